@@ -1,0 +1,1 @@
+"""The clinic: readings of any model through its residual sites, and what they mean."""

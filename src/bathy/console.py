@@ -1,0 +1,97 @@
+"""What a person sees: tables, and progress that is a bar on a terminal and plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+T = TypeVar("T")
+
+out = Console(soft_wrap=True, highlight=False)
+"""Results go here."""
+err = Console(stderr=True, soft_wrap=True, highlight=False)
+"""Progress and warnings go here, so that results can be piped."""
+
+PLAIN_EVERY = 10.0
+"""Seconds between progress lines where there is no terminal."""
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """A table of plain values: text to the left, numbers to the right."""
+    rows = [list(row) for row in rows]
+    result = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    for i, name in enumerate(columns):
+        numeric = all(isinstance(row[i], int | float) for row in rows)
+        result.add_column(name, justify="right" if numeric else "left")
+    for row in rows:
+        result.add_row(*(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row))
+    return result
+
+
+def as_text(renderable: Table, width: int = 120) -> str:
+    """A renderable as plain text, for `print(profile)` and for files."""
+    console = Console(width=width, color_system=None, force_terminal=False)
+    with console.capture() as capture:
+        console.print(renderable)
+    return capture.get().rstrip()
+
+
+class Advance(Protocol):
+    """Says how far a task has come: `advance(n)` for n more units, with an optional note such as the current loss."""
+
+    def __call__(self, n: float = 1, note: str = "") -> None: ...
+
+
+@contextmanager
+def progress(label: str, total: float | None = None, delay: float = 1.0) -> Iterator[Advance]:
+    """Progress of one long task with elapsed time and time left; silent when it ends within `delay` seconds."""
+    with _bar(label, total, delay) if err.is_terminal else _lines(label, total, delay) as advance:
+        yield advance
+
+
+def track(items: Sequence[T], label: str) -> Iterator[T]:
+    """The items one by one, with progress."""
+    with progress(label, len(items)) as advance:
+        for item in items:
+            yield item
+            advance()
+
+
+@contextmanager
+def _bar(label: str, total: float | None, delay: float) -> Iterator[Advance]:
+    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
+    columns += [TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[note]}")]
+    with Progress(*columns, console=err, transient=True) as bar:
+        task = bar.add_task(label, total=total, note="", visible=delay <= 0)
+        start = time.monotonic()
+
+        def advance(n: float = 1, note: str = "") -> None:
+            bar.update(task, advance=n, visible=time.monotonic() - start >= delay)
+            if note:
+                bar.update(task, note=note)
+
+        yield advance
+
+
+@contextmanager
+def _lines(label: str, total: float | None, delay: float) -> Iterator[Advance]:
+    start = last = time.monotonic()
+    done = 0.0
+
+    def advance(n: float = 1, note: str = "") -> None:
+        nonlocal done, last
+        done += n
+        now = time.monotonic()
+        if now - start >= delay and now - last >= PLAIN_EVERY:
+            last = now
+            left = f", {(now - start) / done * (total - done):.0f} s left" if total and done else ""
+            of = f"/{total:g}" if total else ""
+            err.print(f"{label}: {done:g}{of}, {now - start:.0f} s{left}{'  ' + note if note else ''}")
+
+    yield advance

@@ -1,0 +1,54 @@
+"""Files that are whole or not there: written under a temporary name, then renamed; and what made them."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path to write to, which takes `path`'s place when the block ends and is removed if it raises."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` to `path`, all of it or none."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as readable JSON, all of it or none."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def origin(**settings: Any) -> dict[str, Any]:
+    """What made a result: the command, the versions, the machine's kind, and the given settings."""
+    versions = {"python": platform.python_version()}
+    for package in ("bathy", "torch", "numpy"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    return {
+        "command": command,
+        "versions": versions,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        **settings,
+    }

@@ -1,0 +1,1 @@
+"""The lab: the paper's claims, figures and tables as commands, sweeps, and benchmarks."""
