@@ -37,8 +37,8 @@ def test_imports_point_one_way() -> None:
 
 
 def test_help_answers_without_importing_torch() -> None:
-    code = "import atexit, os, sys; atexit.register(lambda: os._exit('torch' in sys.modules)); from bathy.cli import main; "
-    code += "main(['--help'])"
+    code = "import atexit, os, sys; atexit.register(lambda: os._exit('torch' in sys.modules));"
+    code += "from bathy.cli import main; main(['--help'])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
 
