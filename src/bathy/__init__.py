@@ -5,7 +5,17 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-EXPORTS: dict[str, str] = {}
+EXPORTS: dict[str, str] = {
+    "PRESETS": "bathy.transformer",
+    "Profile": "bathy.admin",
+    "Residual": "bathy.residual",
+    "SCHEMES": "bathy.schemes",
+    "Transformer": "bathy.transformer",
+    "TransformerConfig": "bathy.transformer",
+    "fold": "bathy.folding",
+    "profile": "bathy.admin",
+    "stabilise_": "bathy.admin",
+}
 """Public name to the module that defines it; torch is imported when the first of them is used (PEP 562)."""
 
 __all__ = sorted(EXPORTS)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -28,9 +29,9 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
     result = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
     for i, name in enumerate(columns):
         numeric = all(isinstance(row[i], int | float) for row in rows)
-        result.add_column(name, justify="right" if numeric else "left")
+        result.add_column(escape(name), justify="right" if numeric else "left")
     for row in rows:
-        result.add_row(*(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row))
+        result.add_row(*(f"{cell:.4g}" if isinstance(cell, float) else escape(str(cell)) for cell in row))
     return result
 
 

@@ -66,6 +66,4 @@ def require(module: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"{error.name} is not installed; it comes with: pip install 'bathy[{extra}]'"
-        ) from error
+        raise MissingExtraError(f"{error.name} is not installed; it comes with: pip install 'bathy[{extra}]'") from error

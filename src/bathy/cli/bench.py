@@ -10,9 +10,7 @@ import typer
 
 def bench(
     what: Annotated[str, typer.Argument(help="What to measure; --list names all.")] = "",
-    data: Annotated[
-        Path | None, typer.Option(help="Folder of parallel text; without it the toy corpus, said so.")
-    ] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of parallel text; without it the toy corpus, said so.")] = None,
     out: Annotated[Path | None, typer.Option(help="Also write the numbers, and what made them, as JSON.")] = None,
     quick: Annotated[bool, typer.Option(help="Fewer rounds and smaller models: a look, not a measurement.")] = False,
     show: Annotated[bool, typer.Option("--list", help="List the benchmarks.")] = False,

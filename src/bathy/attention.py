@@ -1,0 +1,143 @@
+"""Multi-head attention as a residual branch, with a key/value cache."""
+
+# b batch, q query position, k key position, h head, d head width, D stream width
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bathy.residual import Branch, Matrix
+
+
+class KeyValues:
+    """Keys and values that one attention has seen so far, b h k d each."""
+
+    def __init__(self) -> None:
+        self.keys: Tensor | None = None
+        self.values: Tensor | None = None
+
+    @property
+    def length(self) -> int:
+        """Positions held."""
+        return 0 if self.keys is None else self.keys.shape[2]
+
+    def extend(self, k_bhkd: Tensor, v_bhkd: Tensor) -> tuple[Tensor, Tensor]:
+        """All keys and values with the new ones behind."""
+        if self.keys is not None and self.values is not None:
+            k_bhkd, v_bhkd = torch.cat([self.keys, k_bhkd], 2), torch.cat([self.values, v_bhkd], 2)
+        self.keys, self.values = k_bhkd, v_bhkd
+        return k_bhkd, v_bhkd
+
+    def select_(self, rows: Tensor) -> None:
+        """Keep these rows of the batch, in this order: what a beam does after each step."""
+        if self.keys is not None and self.values is not None:
+            self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
+
+
+class Cache:
+    """What a decoder remembers between steps: own keys and values for each layer, and those of the encoder's output."""
+
+    def __init__(self, layers: int) -> None:
+        self.own = [KeyValues() for _ in range(layers)]
+        self.memory = [KeyValues() for _ in range(layers)]
+
+    @property
+    def length(self) -> int:
+        """Target positions decoded so far."""
+        return self.own[0].length if self.own else 0
+
+    def select_(self, rows: Tensor) -> None:
+        """Keep these rows of the batch, in this order."""
+        for part in (*self.own, *self.memory):
+            part.select_(rows)
+
+
+def fused_xavier_(*linears: nn.Linear) -> None:
+    """Draw the linear layers as the rows of one Xavier-uniform matrix (for q, k, v: an effective gain of 1/√2), biases 0."""
+    rows = sum(linear.out_features for linear in linears)
+    bound = (6 / (rows + linears[0].in_features)) ** 0.5
+    for linear in linears:
+        nn.init.uniform_(linear.weight, -bound, bound)
+        nn.init.zeros_(linear.bias)
+
+
+class Attention(Branch):
+    """dropout(W_out · softmax(q·kᵀ/√d) v): what self-attention and encoder-attention share."""
+
+    def __init__(self, width: int, heads: int, dropout: float, attention_dropout: float) -> None:
+        super().__init__()
+        self.heads, self.attention_dropout, self.inner_width = heads, attention_dropout, width
+        self.inner: nn.Module = nn.Identity()
+        self.out = nn.Linear(width, width)
+        self.dropout = nn.Dropout(dropout)
+        fused_xavier_(self.out)
+
+    def split(self, x_bqd: Tensor) -> Tensor:
+        """b q (h d) as b h q d."""
+        return x_bqd.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+    def attend(self, q_bhqd: Tensor, k_bhkd: Tensor, v_bhkd: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+        """The attended values, through the output matrix and its dropout."""
+        chance = self.attention_dropout if self.training else 0.0
+        values = F.scaled_dot_product_attention(q_bhqd, k_bhkd, v_bhkd, mask, chance, causal)
+        return self.dropout(self.out(self.inner(values.transpose(1, 2).flatten(2))))
+
+
+class SelfAttention(Attention):
+    """Attention of the stream to itself; q, k and v are one matrix."""
+
+    kind = "self_attention"
+
+    def __init__(self, width: int, heads: int, dropout: float, attention_dropout: float, causal: bool) -> None:
+        super().__init__(width, heads, dropout, attention_dropout)
+        self.causal = causal
+        self.qkv = nn.Linear(width, 3 * width)
+        fused_xavier_(self.qkv)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, cache: KeyValues | None = None) -> Tensor:
+        """`mask` is true where a key may be seen (b 1 1 k). A causal stack needs none: its padding is on the right."""
+        q_bhqd, k_bhkd, v_bhkd = (self.split(part) for part in self.qkv(x).chunk(3, dim=-1))
+        past = cache.length if cache else 0
+        if cache is not None:
+            k_bhkd, v_bhkd = cache.extend(k_bhkd, v_bhkd)
+        causal = self.causal and x.shape[1] > 1
+        if causal and past:
+            mask, causal = torch.ones(x.shape[1], k_bhkd.shape[2], dtype=torch.bool, device=x.device).tril(past), False
+        return self.attend(q_bhqd, k_bhkd, v_bhkd, mask, causal)
+
+    def matrices(self) -> list[Matrix]:
+        """q, k and v read the stream."""
+        width = self.out.out_features
+        rows = [slice(i * width, (i + 1) * width) for i in range(3)]
+        parts = [Matrix(role, self.qkv, part, reads=True) for role, part in zip("qkv", rows, strict=True)]
+        return [*parts, Matrix("out", self.out)]
+
+
+class EncoderAttention(Attention):
+    """Attention of the decoder's stream to the encoder's output."""
+
+    kind = "encoder_attention"
+
+    def __init__(self, width: int, heads: int, dropout: float, attention_dropout: float) -> None:
+        super().__init__(width, heads, dropout, attention_dropout)
+        self.q, self.kv = nn.Linear(width, width), nn.Linear(width, 2 * width)
+        fused_xavier_(self.q, self.kv)
+
+    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None = None, cache: KeyValues | None = None) -> Tensor:
+        """`memory` is the encoder's output, `mask` true where it is real (b 1 1 k); a filled cache stands for both k and v."""
+        if cache is not None and cache.keys is not None and cache.values is not None:
+            k_bhkd, v_bhkd = cache.keys, cache.values
+        else:
+            k_bhkd, v_bhkd = (self.split(part) for part in self.kv(memory).chunk(2, dim=-1))
+            if cache is not None:
+                cache.extend(k_bhkd, v_bhkd)
+        return self.attend(self.split(self.q(x)), k_bhkd, v_bhkd, mask, causal=False)
+
+    def matrices(self) -> list[Matrix]:
+        """Only q reads the stream: k and v read the encoder's output."""
+        width = self.q.out_features
+        k, v = slice(0, width), slice(width, 2 * width)
+        parts = [Matrix("q", self.q, reads=True), Matrix("k", self.kv, k), Matrix("v", self.kv, v)]
+        return [*parts, Matrix("out", self.out)]
