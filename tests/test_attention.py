@@ -1,0 +1,62 @@
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from bathy import SCHEMES
+from bathy.attention import EncoderAttention, SelfAttention
+
+
+def naive(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, heads: int) -> Tensor:
+    """softmax(q·kᵀ/√d) v one query, one head at a time."""
+    result = torch.zeros_like(q)
+    width = q.shape[-1] // heads
+    for b in range(q.shape[0]):
+        for h in range(heads):
+            part = slice(h * width, (h + 1) * width)
+            for i in range(q.shape[1]):
+                scores = (k[b, :, part] @ q[b, i, part] / width**0.5).masked_fill(~seen[b, i], -torch.inf)
+                result[b, i, part] = scores.softmax(0) @ v[b, :, part]
+    return result
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_self_attention_is_its_definition(causal: bool) -> None:
+    attention = SelfAttention(16, 2, 0.0, 0.0, causal).double()
+    x, real = torch.randn(3, 5, 16).double(), tiny.sentences(3, 5).ne(0)
+    q, k, v = (x @ attention.qkv.weight[part].T for part in (slice(0, 16), slice(16, 32), slice(32, 48)))
+    seen = torch.ones(3, 5, 5, dtype=torch.bool).tril() if causal else real[:, None, :].expand(3, 5, 5)
+    expected = naive(q, k, v, seen, 2) @ attention.out.weight.T
+    mask = None if causal else real[:, None, None, :]
+    torch.testing.assert_close(attention(x, mask), expected)
+
+
+def test_encoder_attention_is_its_definition() -> None:
+    attention = EncoderAttention(16, 2, 0.0, 0.0).double()
+    x, memory, real = torch.randn(3, 5, 16).double(), torch.randn(3, 4, 16).double(), tiny.sentences(3, 4).ne(0)
+    k, v = memory @ attention.kv.weight[:16].T, memory @ attention.kv.weight[16:].T
+    expected = naive(x @ attention.q.weight.T, k, v, real[:, None, :].expand(3, 5, 4), 2) @ attention.out.weight.T
+    torch.testing.assert_close(attention(x, memory, real[:, None, None, :]), expected)
+
+
+@pytest.mark.parametrize("pieces", [[1] * 7, [3, 1, 3]])
+@pytest.mark.parametrize("depths", [(3, 2), (0, 3)])
+@pytest.mark.parametrize("name", SCHEMES)
+def test_decoding_step_by_step_equals_the_full_forward(name: str, depths: tuple[int, int], pieces: list[int]) -> None:
+    model = tiny.shake_(tiny.model(name, depths)).double().eval()
+    target = tiny.sentences(4, 7)
+    memory = model.encode(tiny.sentences()) if depths[0] else ()
+    cache = model.cache()
+    steps = [model.decode(piece, *memory, cache=cache) for piece in target.split(pieces, dim=1)]
+    torch.testing.assert_close(torch.cat(steps, 1), model.decode(target, *memory))
+
+
+def test_selected_rows_of_a_cache_go_on_alone() -> None:
+    model = tiny.model().double().eval()
+    source, target = tiny.batch(model)
+    rows = torch.tensor([2, 0, 0])
+    cache = model.cache()
+    model.decode(target[:, :3], *model.encode(source), cache=cache)
+    cache.select_(rows)
+    step = model.decode(target[rows, 3:4], *model.encode(source[rows]), cache=cache)
+    torch.testing.assert_close(step, model.decode(target[rows, :4], *model.encode(source[rows]))[:, -1:])
