@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import ModuleType
 
-BENCHES: dict[str, str] = {}
+BENCHES: dict[str, str] = {
+    "admin": "bathy.lab.bench.admin",
+}
 """Name to the module that measures it; `bathy bench --list` shows the first line of its docstring."""
 
 Timer = Callable[[], float]

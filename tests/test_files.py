@@ -1,0 +1,23 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from bathy.files import origin, replacing, write_json
+
+
+def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "value.json"
+    write_json(path, {"ω": 1})
+    with pytest.raises(KeyboardInterrupt), replacing(path) as temporary:
+        temporary.write_text("half")
+        raise KeyboardInterrupt
+    assert json.loads(path.read_text()) == {"ω": 1}
+    assert [p.name for p in path.parent.iterdir()] == ["value.json"]
+
+
+def test_an_origin_names_command_versions_and_settings() -> None:
+    made = origin(seed=3)
+    assert made["seed"] == 3
+    assert {"python", "bathy", "torch"} <= made["versions"].keys()
+    assert made["command"]
