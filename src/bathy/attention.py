@@ -12,46 +12,88 @@ from bathy.residual import Branch, Matrix
 
 
 class KeyValues:
-    """Keys and values that one attention has seen so far, b h k d each."""
+    """Keys and values that one attention has seen so far, b h k d each.
+
+    They lie in buffers of b k h d that double when full: a step writes only what is new, and a selection of rows moves only
+    the rows that change their place. For inference: the buffers are written in place.
+    """
 
     def __init__(self) -> None:
-        self.keys: Tensor | None = None
-        self.values: Tensor | None = None
-
-    @property
-    def length(self) -> int:
+        self.length = 0
         """Positions held."""
-        return 0 if self.keys is None else self.keys.shape[2]
+        self._buffers: list[Tensor] = []
 
     def extend(self, k_bhkd: Tensor, v_bhkd: Tensor) -> tuple[Tensor, Tensor]:
         """All keys and values with the new ones behind."""
-        if self.keys is not None and self.values is not None:
-            k_bhkd, v_bhkd = torch.cat([self.keys, k_bhkd], 2), torch.cat([self.values, v_bhkd], 2)
-        self.keys, self.values = k_bhkd, v_bhkd
-        return k_bhkd, v_bhkd
+        start, self.length = self.length, self.length + k_bhkd.shape[2]
+        if not self._buffers or self._buffers[0].shape[1] < self.length:
+            self._grow(k_bhkd, start)
+        for buffer, new_bhkd in zip(self._buffers, (k_bhkd, v_bhkd), strict=True):
+            buffer[:, start : self.length] = new_bhkd.transpose(1, 2)
+        return self.held()
+
+    def held(self) -> tuple[Tensor, Tensor]:
+        """All keys and values."""
+        keys, values = (buffer[:, : self.length].transpose(1, 2) for buffer in self._buffers)
+        return keys, values
 
     def select_(self, rows: Tensor) -> None:
-        """Keep these rows of the batch, in this order: what a beam does after each step."""
-        if self.keys is not None and self.values is not None:
-            self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
+        """Keep these rows of the batch, in this order."""
+        moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero().squeeze(1)
+        for i, buffer in enumerate(self._buffers):
+            if len(rows) > len(buffer):
+                self._buffers[i] = buffer[rows]
+            else:
+                buffer[moved] = buffer[rows[moved]]
+                self._buffers[i] = buffer[: len(rows)]
+
+    def _grow(self, like_bhkd: Tensor, used: int) -> None:
+        b, h, _, d = like_bhkd.shape
+        grown = [like_bhkd.new_empty(b, max(self.length, 2 * used), h, d) for _ in range(2)]
+        for new, old in zip(grown, self._buffers, strict=False):
+            new[:, :used] = old[:, :used]
+        self._buffers = grown
 
 
 class Cache:
-    """What a decoder remembers between steps: own keys and values for each layer, and those of the encoder's output."""
+    """What a decoder remembers between steps: own keys and values for each layer, and those of the encoder's output.
 
-    def __init__(self, layers: int) -> None:
+    With `beams` the columns of `target_in` are not successive tokens but a sentence's hypotheses, one token each, all at the
+    same position. Keys and values stay where they were written; `follow_` changes only who sees them, so that a beam step
+    copies nothing, and the encoder's keys exist once a sentence.
+    """
+
+    def __init__(self, layers: int, beams: int = 1) -> None:
         self.own = [KeyValues() for _ in range(layers)]
         self.memory = [KeyValues() for _ in range(layers)]
+        self.beams = beams
+        self.visible: Tensor | None = None
+        """Which cached position each hypothesis has in its history, b q k; with one beam, all."""
 
     @property
     def length(self) -> int:
         """Target positions decoded so far."""
-        return self.own[0].length if self.own else 0
+        return self.own[0].length // self.beams if self.own else 0
+
+    def admit(self, tokens: Tensor) -> Tensor | None:
+        """The mask (b 1 q k) for one more token of each hypothesis: its history and itself; none needed with one beam."""
+        if self.beams == 1:
+            return None
+        itself = torch.eye(self.beams, dtype=torch.bool, device=tokens.device).expand(len(tokens), -1, -1)
+        self.visible = itself if self.visible is None else torch.cat([self.visible, itself], dim=2)
+        return self.visible[:, None]
+
+    def follow_(self, parents: Tensor) -> None:
+        """Let hypothesis j of sentence i go on from hypothesis parents[i, j]."""
+        if self.visible is not None:
+            self.visible = self.visible.gather(1, parents[..., None].expand(-1, -1, self.visible.shape[2]))
 
     def select_(self, rows: Tensor) -> None:
         """Keep these rows of the batch, in this order."""
         for part in (*self.own, *self.memory):
             part.select_(rows)
+        if self.visible is not None:
+            self.visible = self.visible[rows]
 
 
 def fused_xavier_(*linears: nn.Linear) -> None:
@@ -97,12 +139,12 @@ class SelfAttention(Attention):
         fused_xavier_(self.qkv)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, cache: KeyValues | None = None) -> Tensor:
-        """`mask` is true where a key may be seen (b 1 1 k). A causal stack needs none: its padding is on the right."""
+        """`mask` is true where a key may be seen (b 1 q k). Without it a causal stack sees its past, padded on the right."""
         q_bhqd, k_bhkd, v_bhkd = (self.split(part) for part in self.qkv(x).chunk(3, dim=-1))
         past = cache.length if cache else 0
         if cache is not None:
             k_bhkd, v_bhkd = cache.extend(k_bhkd, v_bhkd)
-        causal = self.causal and x.shape[1] > 1
+        causal = self.causal and mask is None and x.shape[1] > 1
         if causal and past:
             mask, causal = torch.ones(x.shape[1], k_bhkd.shape[2], dtype=torch.bool, device=x.device).tril(past), False
         return self.attend(q_bhqd, k_bhkd, v_bhkd, mask, causal)
@@ -127,8 +169,8 @@ class EncoderAttention(Attention):
 
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None = None, cache: KeyValues | None = None) -> Tensor:
         """`memory` is the encoder's output, `mask` true where it is real (b 1 1 k); a filled cache stands for both k and v."""
-        if cache is not None and cache.keys is not None and cache.values is not None:
-            k_bhkd, v_bhkd = cache.keys, cache.values
+        if cache is not None and cache.length:
+            k_bhkd, v_bhkd = cache.held()
         else:
             k_bhkd, v_bhkd = (self.split(part) for part in self.kv(memory).chunk(2, dim=-1))
             if cache is not None:

@@ -294,17 +294,19 @@ class Transformer(nn.Module):
         cache: Cache | None = None,
     ) -> Tensor:
         """The decoder's output for `target_in`, which follows what is in the cache."""
-        x = self.embed(target_in, "decoder", cache.length if cache else 0)
-        return self.decoder(x, None, memory, memory_mask, cache)
+        if cache is None:
+            return self.decoder(self.embed(target_in, "decoder"), None, memory, memory_mask)
+        x = self.embed(target_in, "decoder", cache.length, 1 if cache.beams > 1 else None)
+        return self.decoder(x, cache.admit(target_in), memory, memory_mask, cache)
 
-    def embed(self, tokens: Tensor, stack: str, start: int = 0) -> Tensor:
-        """x_0: scaled embeddings plus positions from `start` on, after dropout."""
-        config, stop = self.config, start + tokens.shape[1]
+    def embed(self, tokens: Tensor, stack: str, start: int = 0, positions: int | None = None) -> Tensor:
+        """x_0: scaled embeddings plus `positions` from `start` on (1: one for all columns), after dropout."""
+        config, stop = self.config, start + (positions or tokens.shape[1])
         if stop > config.max_length:
             raise ConfigError(f"a sequence has {stop} tokens; model.max_length is {config.max_length}: raise it or cut")
         embedding = self.embeddings["shared" if config.tie_embeddings else stack]
-        positions = getattr(self, f"{stack}_positions")[start:stop]
-        return self.dropout(torch.add(positions, embedding(tokens), alpha=math.sqrt(config.width)))
+        table = getattr(self, f"{stack}_positions")[start:stop]
+        return self.dropout(torch.add(table, embedding(tokens), alpha=math.sqrt(config.width)))
 
     def logits(self, features: Tensor) -> Tensor:
         """features · Eᵀ, E the tied or the output embedding."""
@@ -316,9 +318,9 @@ class Transformer(nn.Module):
         embedding: nn.Embedding = self.embeddings["shared" if self.config.tie_embeddings else "output"]  # type: ignore[assignment]
         return embedding.weight
 
-    def cache(self) -> Cache:
-        """An empty cache for step-wise decoding."""
-        return Cache(self.config.decoder_layers)
+    def cache(self, beams: int = 1) -> Cache:
+        """An empty cache for step-wise decoding; with `beams`, of that many hypotheses a sentence."""
+        return Cache(self.config.decoder_layers, beams)
 
     def real_tokens(self, source: Tensor, target_in: Tensor | None = None) -> dict[str, Tensor]:
         """For each stack, where its tokens are real (b t)."""
