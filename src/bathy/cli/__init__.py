@@ -14,6 +14,7 @@ from rich.markup import escape
 from bathy.errors import BathyError
 
 COMMANDS: dict[str, str] = {
+    "corpus": "bathy.cli.corpus",
     "bench": "bathy.cli.bench",
 }
 """Command name to the module that holds a function of the same name; the order is that of `bathy --help`."""

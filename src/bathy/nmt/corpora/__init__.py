@@ -1,0 +1,1 @@
+"""Parallel text: where it comes from and how it lies on disk."""
