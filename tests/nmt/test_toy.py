@@ -50,9 +50,7 @@ GOLDEN = [
         "Anna does not look for him.",
     ),
     (
-        Sentence(
-            "statement", clause("transitive", "essen", HE, object=the("Apfel", "süß", determiner="a"), negated=True)
-        ),
+        Sentence("statement", clause("transitive", "essen", HE, object=the("Apfel", "süß", determiner="a"), negated=True)),
         "Er isst keinen süßen Apfel.",
         "He does not eat a sweet apple.",
     ),
@@ -160,9 +158,7 @@ def test_splits_share_no_sentence_and_held_out_structures_occur_nowhere_else() -
 def test_it_uses_thousands_of_word_forms_and_every_word_of_the_lexicon_can_be_drawn() -> None:
     rows = list(islice(pairs(1), 20_000))
     forms = {
-        word
-        for row in rows
-        for word in "".join(c if c.isalpha() or c in "-' " else " " for c in row[2] + " " + row[3]).split()
+        word for row in rows for word in "".join(c if c.isalpha() or c in "-' " else " " for c in row[2] + " " + row[3]).split()
     }
     assert len(forms) > 3000
     assert not [noun[0] for _, noun, _ in entries("nouns") if noun[0] not in forms and noun[3] not in forms]

@@ -59,9 +59,7 @@ def located(stem: Path, language: str) -> Path | None:
 def splits(folder: Path, source: str, target: str) -> dict[str, tuple[Path, Path]]:
     """Split name to its two files, for all splits that the folder has in both languages; `train` first."""
     if not folder.is_dir():
-        raise DataError(
-            f"{folder} is not a folder; `bathy corpus` writes one, or `bathy corpus folder` from your files"
-        )
+        raise DataError(f"{folder} is not a folder; `bathy corpus` writes one, or `bathy corpus folder` from your files")
     found = {}
     for path in sorted(folder.iterdir()):
         name, _, rest = path.name.partition(f".{source}")

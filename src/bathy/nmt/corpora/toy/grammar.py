@@ -91,9 +91,7 @@ class Grammar:
             return Phrase("name", gender, name=self.random.choice(NAMES[gender].split()))
         if draw < 0.55:
             first, second = (self.random.choice(NAMES[g].split()) for g in "fm")
-            return Phrase(
-                "pair", number="pl", parts=(Phrase("name", "f", name=first), Phrase("name", "m", name=second))
-            )
+            return Phrase("pair", number="pl", parts=(Phrase("name", "f", name=first), Phrase("name", "m", name=second)))
         person, number = self.random.choice([(1, "sg"), (2, "sg"), (3, "sg"), (3, "sg"), (1, "pl"), (3, "pl")])
         return Phrase("pronoun", gender, number, person)
 
