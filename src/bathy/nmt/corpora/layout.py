@@ -47,7 +47,7 @@ class PairFile:
 
 def opened(path: Path) -> IO[bytes]:
     """The file's bytes, decompressed if its name says so."""
-    return OPENERS.get(path.suffix, open)(path, "rb")  # type: ignore[no-any-return]
+    return OPENERS.get(path.suffix, open)(path, "rb")
 
 
 def located(stem: Path, language: str) -> Path | None:
