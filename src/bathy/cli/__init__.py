@@ -16,6 +16,7 @@ from bathy.errors import BathyError
 COMMANDS: dict[str, str] = {
     "corpus": "bathy.cli.corpus",
     "bench": "bathy.cli.bench",
+    "doctor": "bathy.cli.doctor",
 }
 """Command name to the module that holds a function of the same name; the order is that of `bathy --help`."""
 

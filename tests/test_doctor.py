@@ -1,0 +1,30 @@
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from bathy.cli import app
+from bathy.cli import doctor as module
+from bathy.cli.doctor import EXTRAS
+
+PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+
+
+def test_the_doctor_knows_every_extra_that_commands_use() -> None:
+    used = set(PROJECT["optional-dependencies"]) - {"all", "dev", "docs"}
+    assert EXTRAS.keys() == used
+
+
+def test_a_complete_machine_is_called_complete() -> None:
+    result = CliRunner().invoke(app, ["doctor", "--strict"])
+    assert result.exit_code == 0, result.output
+    assert "Everything is there." in result.output
+    assert "disk free here" in result.output
+
+
+def test_what_is_missing_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(module.EXTRAS, "sweep", (["no_such_package"], "sweep"))
+    result = CliRunner().invoke(app, ["doctor", "--strict"], env={"COLUMNS": "200"})
+    assert result.exit_code == 1
+    assert "no no_such_package: pip install 'bathy[sweep]'" in result.output
