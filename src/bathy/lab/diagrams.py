@@ -31,11 +31,11 @@ def diagram(names: Sequence[str], sublayers: int = 1) -> str:
 
 def _row(name: str, sublayers: int) -> tuple[str, int]:
     """One scheme's drawing and its length."""
-    layer = _layers(name)[0]
-    residuals = [layer.self_attention, layer.ffn]
+    stack = _stack(name)
+    residuals = [module for module in stack.modules() if isinstance(module, Residual)]
     x, drawn = LEFT, _text(8, 58, name, "name")
-    first, final = _stack_ends(name)
-    for part in first:
+    final = _parts(stack.final)
+    for part in _parts(stack.first):
         drawn, x = drawn + _box(x, *part), x + STEP
     for i in range(sublayers):
         # The second residual stands for all later ones: Admin's first shortcut has no ω.
@@ -84,16 +84,10 @@ def _scale_label(scale: Scale) -> str:
     return "· ω" if scale.omega.numel() > 1 else "· α"
 
 
-def _layers(name: str) -> nn.ModuleList:
-    config = TransformerConfig(vocab=8, width=8, ffn=8, heads=1, encoder_layers=2, decoder_layers=0, encoder_scheme=name)
-    return Stack(config, "encoder").layers
-
-
-def _stack_ends(name: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """What the scheme puts before and after a stack."""
+def _stack(name: str) -> Stack:
+    """The smallest stack of a scheme."""
     config = TransformerConfig(vocab=8, width=8, ffn=8, heads=1, encoder_layers=1, decoder_layers=0, encoder_scheme=name)
-    stack = Stack(config, "encoder")
-    return _parts(stack.first), _parts(stack.final)
+    return Stack(config, "encoder")
 
 
 def _box(x: int, label: str, kind: str) -> str:
