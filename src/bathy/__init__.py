@@ -12,6 +12,7 @@ EXPORTS: dict[str, str] = {
     "SCHEMES": "bathy.schemes",
     "Transformer": "bathy.transformer",
     "TransformerConfig": "bathy.transformer",
+    "find_sites": "bathy.sites.trace",
     "fold": "bathy.folding",
     "profile": "bathy.admin",
     "stabilise_": "bathy.admin",

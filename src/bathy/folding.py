@@ -82,8 +82,9 @@ def _divide_inputs(site: Site, omega: Tensor | float) -> None:
 def _divide_output(site: Site, omega: float) -> None:
     for matrix in site.matrices:
         if matrix.role in ("out", "fc2"):
-            matrix.linear.weight.div_(omega)
-            matrix.linear.bias.div_(omega)
+            matrix.weight.div_(omega)
+            if matrix.bias is not None:
+                matrix.bias.div_(omega)
 
 
 def _folded_config(config: TransformerConfig, untied: bool) -> TransformerConfig:

@@ -53,23 +53,39 @@ class Shift(nn.Module):
 
 @dataclass(frozen=True)
 class Matrix:
-    """Rows of a linear layer that have one role in a branch: q, k, v, out, fc1 or fc2."""
+    """Rows of a matrix that have one role in a branch: q, k, v, out, fc1 or fc2; of any module, not only `nn.Linear`."""
 
     role: str
-    linear: nn.Linear
+    module: nn.Module
+    """The module that has the parameters."""
     rows: slice = field(default_factory=lambda: slice(None))
     reads: bool = False
     """Whether its input is the stream, so that a factor on the stream can be divided out of its columns."""
+    name: str = "weight"
+    """The weight's name in its module, e.g. in_proj_weight."""
+    bias_name: str = "bias"
+    transposed: bool = False
+    """Whether the weight is stored as inputs × outputs, as GPT-2 does."""
 
     @property
     def weight(self) -> Tensor:
-        """A view of the weight's rows."""
-        return self.linear.weight[self.rows]
+        """A view of the weight's rows, outputs × inputs."""
+        return self._view(getattr(self.module, self.name))
 
     @property
     def grad(self) -> Tensor | None:
         """A view of the gradient's rows."""
-        return None if self.linear.weight.grad is None else self.linear.weight.grad[self.rows]
+        grad = getattr(self.module, self.name).grad
+        return None if grad is None else self._view(grad)
+
+    @property
+    def bias(self) -> Tensor | None:
+        """A view of the bias's rows."""
+        bias = getattr(self.module, self.bias_name, None)
+        return None if bias is None else bias[self.rows]
+
+    def _view(self, weight: Tensor) -> Tensor:
+        return (weight.T if self.transposed else weight)[self.rows]
 
 
 class Branch(nn.Module, ABC):

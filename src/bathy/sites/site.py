@@ -5,21 +5,36 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from bathy.residual import Matrix, Residual, Scale
 
 Moment = Literal["input", "branch", "sum", "output"]
 """When a site is watched: x as it comes in, a = branch · f(pre(x)), b = skip · x + a, and what comes out."""
 
+Position = Literal["post", "pre", "both", "none"]
+POSITIONS: dict[tuple[bool, bool], Position] = {
+    (True, True): "both",
+    (True, False): "pre",
+    (False, True): "post",
+    (False, False): "none",
+}
+"""Where norms stand: (before the branch, after the sum) to a word."""
+
 Watch = Callable[[Tensor], object]
 
 
-@dataclass(frozen=True, eq=False)
+class Handle(Protocol):
+    """What ends a watch."""
+
+    def remove(self) -> None:
+        """Watch no longer."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Site(ABC):
     """One residual connection, post(ω · x + a). Admin, folding and the clinic see nothing else of a model."""
 
@@ -33,12 +48,20 @@ class Site(ABC):
     """Layer in its stack, from 1."""
     index: int
     """Sub-layer in its stack, from 1."""
-    position: Literal["post", "pre", "both", "none"]
+    position: Position
     """Where the norm stands: after the sum, before the branch, at both places, or nowhere."""
     post: nn.Module | None
     """The norm that reads the sum."""
     matrices: list[Matrix]
     """The branch's matrices; those with `reads` take the stream as their input."""
+    width: int
+    """Dimensions of the stream."""
+    calls: int = 1
+    """How often one forward pass runs it: more than once where a model uses its modules again."""
+    obstacle: str = ""
+    """Why no ω can be put on its shortcut; empty when one can."""
+    stuck: str = ""
+    """Why an ω on its shortcut could not be folded away; empty when it could."""
 
     @property
     @abstractmethod
@@ -46,22 +69,22 @@ class Site(ABC):
         """The factor on the shortcut; 1 where there is none."""
 
     @abstractmethod
-    def attach_(self) -> None:
-        """Give the shortcut a learned vector ω of ones."""
+    def attach_(self, constant: float | None = None) -> None:
+        """Give the shortcut a learned vector ω of ones, or a constant ω."""
 
     @abstractmethod
     def detach_(self) -> None:
         """Take ω off the shortcut."""
 
     @abstractmethod
-    def on(self, moment: Moment, watch: Watch) -> RemovableHandle:
+    def on(self, moment: Moment, watch: Watch) -> Handle:
         """Call `watch` with the tensor of that moment in every forward pass, until the handle is removed.
 
         'branch' comes before the sum: an ω set there is the one the sum uses.
         """
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class DeclaredSite(Site):
     """A site of our own models: a `Residual` says itself what it is."""
 
@@ -77,14 +100,15 @@ class DeclaredSite(Site):
         skip = self.residual.skip
         return skip.omega if isinstance(skip, Scale) else 1.0
 
-    def attach_(self) -> None:
-        like = self.matrices[0].linear.weight
-        self.residual.skip = Scale(1.0, learned=True, width=self.residual.place.width).to(like.device, like.dtype)
+    def attach_(self, constant: float | None = None) -> None:
+        like = self.matrices[0].weight
+        skip = Scale(1.0, learned=True, width=self.width) if constant is None else Scale(constant)
+        self.residual.skip = skip.to(like.device, like.dtype)
 
     def detach_(self) -> None:
         self.residual.skip = nn.Identity()
 
-    def on(self, moment: Moment, watch: Watch) -> RemovableHandle:
+    def on(self, moment: Moment, watch: Watch) -> Handle:
         def before(module: nn.Module, args: tuple[Any, ...]) -> None:
             watch(args[0])
 
@@ -105,16 +129,16 @@ def declared_sites(model: nn.Module) -> list[DeclaredSite]:
 def _declare(name: str, residual: Residual) -> DeclaredSite:
     place = residual.place
     before, after = _is_norm(residual.pre), _is_norm(residual.post)
-    position: Any = {(True, True): "both", (True, False): "pre", (False, True): "post", (False, False): "none"}[before, after]
     return DeclaredSite(
         name=name,
         stack=place.stack,
         kind=residual.f.kind,
         layer=place.layer,
         index=place.index,
-        position=position,
+        position=POSITIONS[before, after],
         post=residual.post if after else None,
         matrices=residual.f.matrices(),
+        width=place.width,
         residual=residual,
     )
 
