@@ -15,6 +15,7 @@ from bathy.errors import BathyError
 
 COMMANDS: dict[str, str] = {
     "corpus": "bathy.cli.corpus",
+    "prepare": "bathy.cli.prepare",
     "bench": "bathy.cli.bench",
     "doctor": "bathy.cli.doctor",
 }

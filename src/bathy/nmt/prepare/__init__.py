@@ -1,0 +1,253 @@
+"""`bathy prepare`: raw text to a data folder, in stages that are each done once.
+
+    raw files ──clean──▶ tokenised shards ──learn──▶ tokenizer ──encode──▶ id shards ──assemble──▶ data/
+
+A stage's results lie in `.work` under a key: a hash of its input and of the settings that matter to it. A finished shard
+is never made again, so a killed run goes on where it stopped, and a changed setting redoes what depends on it, no more.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bathy.console import progress, track
+from bathy.errors import ConfigError, DataError
+from bathy.files import origin, write_json
+from bathy.nmt.config import Config, PrepareConfig
+from bathy.nmt.pool import parallel_map
+from bathy.nmt.prepare import clean, encode
+from bathy.nmt.prepare.inputs import SHARD, Pair, inspect_all
+from bathy.nmt.prepare.repeated import mark_repeated
+from bathy.nmt.text.bpe import Subwords, from_codes, learn, unite
+from bathy.nmt.text.codec import Codec
+
+FORMAT = 1
+"""Part of every key: a new number here makes all data folders be prepared again."""
+SMALL = 50_000
+"""Below so many lines one process is done before others would have started."""
+TEXT_KEYS = ("normalise", "tokeniser", "aggressive", "escape", "lowercase", "invalid", "source", "target")
+CLEAN_KEYS = ("min_length", "max_length", "max_ratio", "measure", "deduplicate")
+LEARN_KEYS = ("joint", "merges", "characters")
+ENCODE_KEYS = ("min_length", "max_length", "max_ratio", "measure", "longest", "overlong", "valid_every")
+
+
+def prepare(config: Config) -> dict[str, Any]:
+    """Make `data.path` from `prepare.raw`; returns the manifest. With nothing changed, nothing is done."""
+    folder = only_folder(config)
+    try:
+        return Preparation(config, folder).run()
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise DataError(f"no space left for {folder}; free some and run again, finished parts are kept") from None
+        if error.filename is None:
+            raise
+        raise DataError(f"{error.filename}: {error.strerror}") from None
+
+
+def only_folder(config: Config) -> Path:
+    """The one folder to write."""
+    if len(config.data.folders) != 1:
+        raise ConfigError(f"data.path names {len(config.data.folders)} folders; prepare writes one at a time")
+    if not config.prepare.raw:
+        raise ConfigError(
+            "prepare.raw is missing; it gives the folder of raw text, for example from `bathy corpus toy raw/toy`"
+        )
+    return config.data.folders[0]
+
+
+def key(*parts: Any) -> str:
+    """A short hash of anything that JSON can hold."""
+    return hashlib.sha256(json.dumps([FORMAT, *parts], sort_keys=True).encode()).hexdigest()[:16]
+
+
+def chosen(config: PrepareConfig, names: tuple[str, ...]) -> dict[str, Any]:
+    """The settings of these names."""
+    return {name: getattr(config, name) for name in names}
+
+
+class Preparation:
+    """One run of the stages; the attributes are where each stage's results lie."""
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        self.config, self.vocab, self.folder = config.prepare, config.data.vocab, folder
+        self.work = folder / ".work"
+        self.workers = config.prepare.workers
+        self.manifest = folder / "manifest.json"
+
+    def run(self) -> dict[str, Any]:
+        """All stages in order, or the manifest as it is if it would not change."""
+        pairs = inspect_all(Path(self.config.raw), self.config.source, self.config.target, self.memory(), self.config.workers)
+        if sum(pair.lines for pair in pairs) < SMALL:
+            self.workers = 1
+        if self.config.valid_every and any(pair.split == "valid" for pair in pairs):
+            raise ConfigError(
+                f"prepare.valid_every is {self.config.valid_every}, but {self.config.raw} has a validation split; use one"
+            )
+        texts = {pair.split: self.work / f"text-{self.text_key(pair)}" for pair in pairs}
+        learnt = self.work / f"bpe-{self.learn_key(texts['train'].name)}"
+        ids = {split: self.work / f"ids-{self.encode_key(split, text.name, learnt.name)}" for split, text in texts.items()}
+        keys = {split: path.name for split, path in ids.items()}
+        if (old := self.current()) and old["keys"] == keys:
+            return old
+        for pair in pairs:
+            self.clean(pair, texts[pair.split])
+        kept = {pair.split: [counts[clean.KEPT] for counts in clean.counted(texts[pair.split], pair)] for pair in pairs}
+        if not sum(kept["train"]):
+            raise DataError(
+                f"no training pair of {self.config.raw} is left after cleaning; check prepare's limits and languages"
+            )
+        if self.config.deduplicate:
+            mark_repeated(texts["train"], kept["train"])
+        self.learn(texts["train"], kept["train"], learnt)
+        for pair in pairs:
+            self.encode(pair, texts[pair.split], kept[pair.split], learnt, ids[pair.split])
+        manifest = self.finish(pairs, texts, kept, learnt, ids, keys)
+        self.tidy({*texts.values(), *ids.values(), learnt})
+        return manifest
+
+    def memory(self) -> Path:
+        return self.work / "inputs.json"
+
+    def current(self) -> dict[str, Any] | None:
+        """The manifest of a finished data folder, if all its files are there."""
+        if not self.manifest.exists():
+            return None
+        value: dict[str, Any] = json.loads(self.manifest.read_text(encoding="utf-8"))
+        names = [name for row in value["splits"].values() for side in encode.SIDES for name in row[side]["sha256"]]
+        return value if all((self.folder / name).exists() for name in (*names, "tokenizer.json", "text.json")) else None
+
+    def text_key(self, pair: Pair) -> str:
+        cleaning = CLEAN_KEYS if pair.split == "train" else ()
+        return key("text", pair.source.sha256, pair.target.sha256, chosen(self.config, TEXT_KEYS + cleaning))
+
+    def learn_key(self, text: str) -> str:
+        codes = [hashlib.sha256(Path(p).read_bytes()).hexdigest() for p in (self.config.codes, self.config.codes_target) if p]
+        return key("bpe", text, self.vocab, codes, chosen(self.config, LEARN_KEYS))
+
+    def encode_key(self, split: str, text: str, learnt: str) -> str:
+        return key("ids", split, text, learnt, chosen(self.config, ENCODE_KEYS))
+
+    def clean(self, pair: Pair, folder: Path) -> None:
+        """Stage 1: tokenise and clean what is not done yet."""
+        with progress(f"tokenising {pair.split}", pair.lines) as advance:
+            for lines in parallel_map(clean.clean_shard, clean.jobs(self.config, pair, folder), self.workers):
+                advance(lines)
+
+    def places(self, text: Path, kept: list[int]) -> tuple[list[int], list[int], npt.NDArray[np.bool_] | None]:
+        """(start of each shard among kept pairs, the same with repeated ones left out, which are not repeated)."""
+        starts = list(accumulate(kept, initial=0))
+        if not (text / "keep.npy").exists():
+            return starts, starts, None
+        keep = np.load(text / "keep.npy", mmap_mode="r")
+        return starts, list(accumulate((int(keep[a:b].sum()) for a, b in pairwise(starts)), initial=0)), keep
+
+    def lines(self, text: Path, kept: list[int], side: int | None) -> Iterator[list[str]]:
+        """The training text that BPE learns from, shard by shard: one side's lines or both, validation pairs left out."""
+        every = self.config.valid_every
+        starts, firsts, keep = self.places(text, kept)
+        for number in track(range(len(kept)), "reading text for BPE"):
+            mask = None if keep is None else keep[starts[number] : starts[number + 1]]
+            pairs = clean.read_shard(text, number, mask)
+            if every:
+                pairs = [pair for place, pair in enumerate(pairs, firsts[number] + 1) if place % every]
+            yield [line for pair in pairs for line in (pair if side is None else [pair[side]])]
+
+    def learn(self, text: Path, kept: list[int], folder: Path) -> None:
+        """Stage 2: learn BPE, or replay codes, and write the codec."""
+        if (folder / "text.json").exists():
+            return
+        config, raw = self.config, self.config.tokeniser == "raw"
+
+        def trained(side: int | None, codes: str) -> Any:
+            if codes:
+                characters = {char for lines in self.lines(text, kept, side) for line in lines for char in line}
+                return from_codes(Path(codes), characters - {" "})
+            return learn(self.lines(text, kept, side), self.vocab, config.merges, config.characters, raw)
+
+        if config.joint:
+            tokenizers = [trained(None, config.codes)]
+        else:
+            tokenizers = list(unite(trained(0, config.codes), trained(1, config.codes_target)))
+        Codec(clean.text_settings(config), *map(Subwords, tokenizers)).save(folder)
+
+    def encode(self, pair: Pair, text: Path, kept: list[int], codec: Path, folder: Path) -> None:
+        """Stage 3: words to ids, for the shards that are not done yet."""
+        starts, firsts, _ = self.places(text, kept)
+        work = (
+            encode.Job(self.config, pair.split, text, folder, codec, number, firsts[number], starts[number], count)
+            for number, count in enumerate(kept)
+            if not clean.finished(folder, number)
+        )
+        with progress(f"encoding {pair.split}", sum(kept)) as advance:
+            for lines in parallel_map(encode.encode_shard, work, self.workers):
+                advance(lines)
+
+    def finish(
+        self,
+        pairs: list[Pair],
+        texts: dict[str, Path],
+        kept: dict[str, list[int]],
+        learnt: Path,
+        ids: dict[str, Path],
+        keys: dict[str, str],
+    ) -> dict[str, Any]:
+        """Stage 4: the files of the data folder. The manifest goes first and comes last: it says that all is whole."""
+        self.manifest.unlink(missing_ok=True)
+        codec = Codec.load(learnt)
+        (self.folder / "tokenizer.target.json").unlink(missing_ok=True)
+        codec.save(self.folder)
+        origins = {pair.split: pair.split for pair in pairs}
+        if self.config.valid_every:
+            origins["valid"] = "train"
+        rows = {}
+        for split, start in origins.items():
+            rows[split] = encode.assemble(self.folder, ids[start], len(kept[start]), split, codec.vocab)
+            if split == start:
+                pair = next(pair for pair in pairs if pair.split == split)
+                rows[split] |= self.account(pair, texts[split], kept[split], ids[split])
+        if not rows["train"]["sentences"]:
+            raise DataError(
+                f"no training pair of {self.config.raw} is left after cleaning; check prepare's limits and languages"
+            )
+        manifest = {
+            "format": FORMAT,
+            "vocab": codec.vocab,
+            "splits": rows,
+            "settings": {"data": {"vocab": self.vocab}, "prepare": self.config.model_dump()},
+            "inputs": [vars(item) for pair in pairs for item in (pair.source, pair.target)],
+            "keys": keys,
+            "origin": origin(),
+        }
+        write_json(self.manifest, manifest)
+        return manifest
+
+    def account(self, pair: Pair, text: Path, kept: list[int], ids: Path) -> dict[str, Any]:
+        """Where the raw lines went: read, dropped by reason, cut."""
+        counts: Counter[str] = sum(clean.counted(text, pair), Counter())
+        for report in encode.reports(ids, len(kept)):
+            counts.update(report["counts"])
+        if (text / "keep.npy").exists():
+            counts["repeated"] = sum(kept) - int(np.load(text / "keep.npy", mmap_mode="r").sum())
+        cut = {name.removesuffix(" cut"): counts.pop(name) for name in list(counts) if name.endswith(" cut")}
+        counts.pop(clean.KEPT)
+        return {"lines": pair.lines, "dropped": {k: v for k, v in sorted(counts.items()) if v}, "cut": sum(cut.values())}
+
+    def tidy(self, used: set[Path]) -> None:
+        """Remove what the settings no longer refer to, and the id shards; without `keep_text` the tokenised text too."""
+        for path in self.work.iterdir():
+            if path.is_dir() and (path not in used or path.name.startswith("ids-") or not self.config.keep_text):
+                shutil.rmtree(path)
+
+
+__all__ = ["SHARD", "prepare"]

@@ -1,0 +1,155 @@
+"""Second half of preparing: tokenised shards to id shards, and these to the files of a data folder."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bathy.files import replacing, write_json
+from bathy.nmt.config import PrepareConfig
+from bathy.nmt.corpora.layout import digest
+from bathy.nmt.prepare.clean import KEPT, misfit, read_shard
+from bathy.nmt.text.bpe import EOS, UNK, Subwords
+
+SIDES = ("source", "target")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One shard to encode."""
+
+    config: PrepareConfig
+    split: str
+    texts: Path
+    ids: Path
+    codec: Path
+    number: int
+    first: int
+    """How many pairs of earlier shards are kept: every valid_every-th of all becomes a validation pair."""
+    begin: int
+    """Place of this shard's first pair in keep.npy."""
+    count: int
+
+
+@cache
+def subwords_of(folder: Path, stamp: str) -> tuple[Subwords, Subwords]:
+    """Both sides' tokenizers, loaded once in each process; `stamp` tells a changed file from the old."""
+    source = Subwords.load(folder / "tokenizer.json")
+    target = folder / "tokenizer.target.json"
+    return source, Subwords.load(target) if target.exists() else source
+
+
+def encode_shard(job: Job) -> int:
+    """Encode one shard, measure its pairs, and write its ids and lengths."""
+    keep = None
+    if (job.texts / "keep.npy").exists():
+        keep = np.load(job.texts / "keep.npy", mmap_mode="r")[job.begin : job.begin + job.count]
+    source, target = subwords_of(job.codec, job.ids.name)
+    rows: dict[str, list[list[int]]] = {f"{split}.{side}": [] for split in (job.split, "valid") for side in SIDES}
+    counts: Counter[str] = Counter()
+    for place, (a, b) in enumerate(read_shard(job.texts, job.number, keep), job.first + 1):
+        every = job.config.valid_every if job.split == "train" else 0
+        split = "valid" if every and place % every == 0 else job.split
+        pair = fitted([*source.encode(a), EOS], [*target.encode(b), EOS], job.config, split, counts)
+        for side, ids in zip(SIDES, pair, strict=False):
+            rows[f"{split}.{side}"].append(ids)
+    write_ids(job, rows, counts)
+    return job.count
+
+
+def fitted(a: list[int], b: list[int], config: PrepareConfig, split: str, counts: Counter[str]) -> tuple[list[int], ...]:
+    """The pair, cut or dropped if too long, counted by what became of it."""
+    training = split == "train"
+    reason = misfit(len(a) - 1, len(b) - 1, config) if config.measure == "subwords" and training else ""
+    long = max(len(a), len(b)) > config.longest
+    if not reason and long and training and config.overlong == "drop":
+        reason = "over longest"
+    if reason:
+        counts[reason] += 1
+        return ()
+    if long:
+        counts[f"{split} cut"] += 1
+        a, b = ([*ids[: config.longest - 1], EOS] if len(ids) > config.longest else ids for ids in (a, b))
+    return a, b
+
+
+def write_ids(job: Job, rows: dict[str, list[list[int]]], counts: Counter[str]) -> None:
+    """The shard's arrays, then its counts, which say that all is whole."""
+    arrays: dict[str, Any] = {}
+    for name, lists in rows.items():
+        arrays[f"{name}.ids"] = np.fromiter((i for ids in lists for i in ids), dtype=np.uint32)
+        arrays[f"{name}.lengths"] = np.fromiter(map(len, lists), dtype=np.int64)
+    with replacing(job.ids / f"{job.number:06}.npz") as temporary, temporary.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+    sizes = {name: [len(arrays[f"{name}.lengths"]), len(arrays[f"{name}.ids"])] for name in rows}
+    write_json(job.ids / f"{job.number:06}.json", {"counts": counts, "sizes": sizes})
+
+
+def reports(folder: Path, number: int) -> list[dict[str, Any]]:
+    """What each encoded shard says of itself."""
+    return [json.loads((folder / f"{n:06}.json").read_text(encoding="utf-8")) for n in range(number)]
+
+
+def assemble(folder: Path, shards: Path, number: int, split: str, vocab: int) -> dict[str, Any]:
+    """Write a split's four files from its shards, and return what the manifest says of them."""
+    facts: dict[str, Any] = {}
+    for side in SIDES:
+        name = f"{split}.{side}"
+        sizes = [report["sizes"].get(name, [0, 0]) for report in reports(shards, number)]
+        sentences, tokens = (sum(size[i] for size in sizes) for i in (0, 1))
+        paths = folder / f"{name}.ids.npy", folder / f"{name}.offsets.npy"
+        with replacing(paths[0]) as ids, replacing(paths[1]) as offsets:
+            facts[side] = copied(ids, offsets, arrays(shards, number, name), sentences, tokens, vocab)
+        facts[side]["sha256"] = {path.name: digest(path) for path in paths}
+    return {"sentences": sentences, **facts}
+
+
+def arrays(shards: Path, number: int, name: str) -> Iterator[tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]]:
+    """(ids, lengths) of each shard in order."""
+    for n in range(number):
+        with np.load(shards / f"{n:06}.npz", allow_pickle=False) as stored:
+            if f"{name}.ids" in stored:
+                yield stored[f"{name}.ids"], stored[f"{name}.lengths"]
+
+
+def copied(
+    ids_path: Path, offsets_path: Path, parts: Iterator[tuple[Any, Any]], sentences: int, tokens: int, vocab: int
+) -> dict[str, Any]:
+    """Stream the shards into two memory-mapped files; lengths and unknown tokens are counted on the way."""
+    ids = np.lib.format.open_memmap(ids_path, mode="w+", dtype=np.uint16 if vocab <= 1 << 16 else np.uint32, shape=(tokens,))
+    offsets = np.lib.format.open_memmap(offsets_path, mode="w+", dtype=np.int64, shape=(sentences + 1,))
+    row = token = unknown = 0
+    histogram = np.zeros(1, np.int64)
+    for values, lengths in parts:
+        ids[token : token + len(values)] = values
+        offsets[row : row + len(lengths)] = token + np.cumsum(lengths) - lengths
+        row, token, unknown = row + len(lengths), token + len(values), unknown + int((values == UNK).sum())
+        seen = np.bincount(lengths, minlength=len(histogram))
+        seen[: len(histogram)] += histogram
+        histogram = seen
+    offsets[sentences] = tokens
+    ids.flush()
+    offsets.flush()
+    return {"tokens": tokens, "unknown": unknown, "unknown_rate": unknown / max(tokens, 1), **quantiles(histogram)}
+
+
+def quantiles(histogram: npt.NDArray[np.int64]) -> dict[str, Any]:
+    """Mean, median, 99th percentile and longest, from counts by length."""
+    total = int(histogram.sum())
+    if not total:
+        return {"mean": 0.0, "median": 0, "p99": 0, "longest": 0}
+    cumulative = np.cumsum(histogram)
+    at = [int(np.searchsorted(cumulative, share * total)) for share in (0.5, 0.99)]
+    mean = float((np.arange(len(histogram)) * histogram).sum() / total)
+    return {"mean": round(mean, 2), "median": at[0], "p99": at[1], "longest": int(np.flatnonzero(histogram)[-1])}
+
+
+__all__ = ["KEPT", "Job", "assemble", "encode_shard", "reports"]

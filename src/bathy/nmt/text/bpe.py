@@ -1,0 +1,207 @@
+"""Byte-pair encoding (Sennrich et al., 2016) as standard `tokenizers` files: learnt, or replayed from published codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from bathy.errors import ConfigError, DataError, require
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+SPECIALS = ["<pad>", "<unk>", "<s>", "</s>"]
+PAD, UNK, BOS, EOS = range(4)
+END = "</w>"
+"""Marks the last subword of a word, as subword-nmt's codes do."""
+SPACE = "▁"
+"""Stands before each word of raw text, as in SentencePiece."""
+REMEMBERED = 1 << 17
+"""Words whose subwords are kept; memory stays constant on any corpus."""
+MIN_COUNT = 2
+"""A pair of subwords must occur this often to be merged (subword-nmt's default)."""
+
+
+def assemble(vocab: dict[str, int], merges: Sequence[tuple[str, str]], raw: bool) -> Tokenizer:
+    """A whole tokenizer: merges, what splits words, what joins them, and the end mark."""
+    lib: Any = require("tokenizers", "nmt")
+    options = {} if raw else {"end_of_word_suffix": END}
+    tokenizer = lib.Tokenizer(lib.models.BPE(vocab, list(merges), unk_token=SPECIALS[UNK], **options))
+    tokenizer.add_special_tokens(SPECIALS)
+    if raw:
+        tokenizer.pre_tokenizer = lib.pre_tokenizers.Metaspace(SPACE, prepend_scheme="always")
+        tokenizer.decoder = lib.decoders.Metaspace(SPACE, prepend_scheme="always")
+    else:  # WhitespaceSplit would also split at no-break spaces
+        tokenizer.pre_tokenizer = lib.pre_tokenizers.Split(" ", "removed")
+        tokenizer.decoder = lib.decoders.BPEDecoder(suffix=END)
+    ending = lib.processors.TemplateProcessing(single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", EOS)])
+    tokenizer.post_processor = ending
+    return tokenizer
+
+
+def learn(texts: Iterable[list[str]], vocab: int, merges: int = 0, characters: int = 0, raw: bool = False) -> Tokenizer:
+    """BPE from lists of tokenised lines: a vocabulary of `vocab` entries, or `merges` merges whatever the alphabet."""
+    lib: Any = require("tokenizers", "nmt")
+    tokenizer = assemble({}, [], raw)
+    wanted = merges + (characters or 4000) * (1 if raw else 2) + len(SPECIALS) if merges else vocab
+    options: dict[str, Any] = {} if raw else {"end_of_word_suffix": END}
+    if characters:
+        options["limit_alphabet"] = characters
+    trainer = lib.trainers.BpeTrainer(
+        vocab_size=wanted, special_tokens=SPECIALS, min_frequency=MIN_COUNT, show_progress=False, **options
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    learnt = parts(tokenizer)[1]
+    alphabet = alphabet_of(tokenizer)
+    if merges:
+        check_merges(merges, len(learnt))
+        return assemble(numbered([*alphabet, *map("".join, learnt[:merges])]), learnt[:merges], raw)
+    check_vocab(vocab, tokenizer.get_vocab_size(), len(alphabet))
+    return tokenizer
+
+
+def check_merges(wanted: int, found: int) -> None:
+    """An error where the text has fewer pairs to merge than asked for."""
+    if found < wanted:
+        raise ConfigError(f"prepare.merges is {wanted}, but the training text allows {found}; ask for at most {found}")
+
+
+def check_vocab(wanted: int, found: int, alphabet: int) -> None:
+    """An error where the text cannot fill the vocabulary, or its characters alone overfill it."""
+    if found < wanted:
+        raise ConfigError(f"data.vocab is {wanted}, but the training text allows {found}; ask for at most {found}")
+    if found > wanted:
+        least = alphabet + len(SPECIALS)
+        raise ConfigError(
+            f"data.vocab is {wanted}, but characters and marks alone are {least}; raise it, or limit prepare.characters"
+        )
+
+
+def read_codes(path: Path) -> list[tuple[str, str]]:
+    """The merges of a subword-nmt codes file, in order."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"the BPE codes {path} cannot be read: {error}") from None
+    if not lines or not lines[0].startswith("#version: 0.2"):
+        raise DataError(f"{path} does not begin with '#version: 0.2'; codes of another version mark word ends differently")
+    merges = [tuple(line.split(" ")) for line in lines[1:] if line.strip()]
+    if wrong := next((i for i, merge in enumerate(merges) if len(merge) != 2), None):
+        raise DataError(f"{path}, line {wrong + 2}: a merge is two subwords with a space between")
+    return merges  # type: ignore[return-value]
+
+
+def from_codes(path: Path, characters: Iterable[str]) -> Tokenizer:
+    """The tokenizer that replays published codes; `characters` are those that the training text has."""
+    merges = list(dict.fromkeys(read_codes(path)))
+    alphabet = {symbol for merge in merges for symbol in merge if len(symbol.removesuffix(END)) == 1}
+    alphabet |= {form for char in characters for form in (char, char + END)}
+    return assemble(numbered([*sorted(alphabet), *map("".join, merges)]), merges, raw=False)
+
+
+def numbered(tokens: Iterable[str]) -> dict[str, int]:
+    """Token to id: the four marks first, each token once."""
+    return {token: i for i, token in enumerate(dict.fromkeys([*SPECIALS, *tokens]))}
+
+
+def unite(source: Tokenizer, target: Tokenizer) -> tuple[Tokenizer, Tokenizer]:
+    """Two tokenizers with their own merges over one vocabulary, so that a model has one embedding table."""
+    both = [sorted(t.get_vocab(), key=t.get_vocab().__getitem__) for t in (source, target)]
+    vocab = numbered([*both[0], *both[1]])
+    first, second = (assemble(vocab, parts(t)[1], is_raw(t)) for t in (source, target))
+    return first, second
+
+
+def parts(tokenizer: Tokenizer) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """(vocabulary, merges in order)."""
+    model = json.loads(tokenizer.to_str())["model"]
+    return model["vocab"], [tuple(merge) for merge in model["merges"]]
+
+
+def is_raw(tokenizer: Tokenizer) -> bool:
+    """Whether words are marked at their start (raw text) or at their end."""
+    return json.loads(tokenizer.to_str())["model"]["end_of_word_suffix"] is None
+
+
+def alphabet_of(tokenizer: Tokenizer) -> list[str]:
+    """The tokens that no merge makes, marks left out, by id."""
+    vocab, merges = parts(tokenizer)
+    made = {"".join(merge) for merge in merges} | set(SPECIALS)
+    return sorted(vocab.keys() - made, key=vocab.__getitem__)
+
+
+class Subwords:
+    """A tokenizer that remembers words: a sentence costs a look-up a word."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.vocab, merges = parts(tokenizer)
+        self.rank = {merge: i for i, merge in enumerate(merges)}
+        self.raw = is_raw(tokenizer)
+        self.names = [name for name, _ in sorted(self.vocab.items(), key=lambda item: item[1])]
+        self.known: dict[str, tuple[int, ...]] = {}
+
+    @classmethod
+    def load(cls, path: Path) -> Subwords:
+        """Read a tokenizer file."""
+        lib: Any = require("tokenizers", "nmt")
+        try:
+            return cls(lib.Tokenizer.from_file(str(path)))
+        except Exception as error:  # the library raises a bare Exception
+            raise DataError(f"{path} is not a tokenizer that can be read: {error}") from None
+
+    def encode(self, words: str) -> list[int]:
+        """Ids of space-separated words, without an end mark."""
+        known = self.known
+        return [i for word in words.split(" ") if word for i in known.get(word) or self._learn(word)]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Words from ids, up to the first end mark; padding and start marks are left out."""
+        names = [self.names[i] for i in until_end(ids)]
+        return "".join(names).replace(SPACE if self.raw else END, " ").strip(" ")
+
+    def encode_with_dropout(self, words: str, chance: float, random: Random) -> list[int]:
+        """Ids of words when each merge is skipped with a chance (BPE-dropout, Provilkov et al., 2020)."""
+        return [self.vocab.get(name, UNK) for word in words.split(" ") for name in self._merged(word, chance, random)]
+
+    def _learn(self, word: str) -> tuple[int, ...]:
+        if len(self.known) >= REMEMBERED:
+            self.known.clear()
+        pieces = self.tokenizer.model.tokenize(SPACE + word if self.raw else word)
+        self.known[word] = ids = tuple(piece.id for piece in pieces)
+        return ids
+
+    def _merged(self, word: str, chance: float, random: Random) -> list[str]:
+        """The word's subwords: merge the earliest learnt pair that is not skipped, until none is left."""
+        names = list(SPACE + word) if self.raw else [*word[:-1], word[-1:] + END]
+        draw, rank = random.random, self.rank
+        while len(names) > 1:
+            pairs = [(rank[pair], i) for i, pair in enumerate(pairwise(names)) if pair in rank and draw() >= chance]
+            if not pairs:
+                break
+            first, _ = min(pairs)
+            for i in reversed(disjoint(i for r, i in pairs if r == first)):
+                names[i : i + 2] = [names[i] + names[i + 1]]
+        return names
+
+
+def disjoint(positions: Iterable[int]) -> list[int]:
+    """The positions from the left that do not overlap: aaa merges once."""
+    chosen: list[int] = []
+    for i in positions:
+        if not chosen or i > chosen[-1] + 1:
+            chosen.append(i)
+    return chosen
+
+
+def until_end(ids: Iterable[int]) -> Iterator[int]:
+    """The ids before the first end mark, padding and start marks left out."""
+    for i in ids:
+        if i == EOS:
+            return
+        if i not in (PAD, BOS):
+            yield int(i)
