@@ -1,0 +1,77 @@
+"""What a claim is, and how numbers become a verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from bathy.lab.claims import predicate
+from bathy.lab.claims.predicate import Checked, Numbers
+
+Answer = Literal["reproduced", "not reproduced", "not decidable"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One sentence of the paper that numbers can bear out or contradict."""
+
+    id: str
+    item: str
+    """The `bathy reproduce` item whose numbers judge it."""
+    place: str
+    """Where the paper says it."""
+    says: str
+    """What it says, in our words."""
+    reading: str
+    """What is measured, and what the numbers in the predicates are."""
+    predicates: tuple[str, ...]
+    """All of them must hold."""
+    seeds: int = 1
+    """Seeds that the verdict should rest on; with fewer it says so."""
+
+    @property
+    def needs(self) -> list[str]:
+        """Names of the numbers that its predicates use."""
+        return list(dict.fromkeys(name for text in self.predicates for name in predicate.names(text)))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim held against numbers."""
+
+    claim: Claim
+    answer: Answer
+    checks: tuple[Checked, ...]
+    seeds: int
+    """Seeds that the numbers come from."""
+
+    @property
+    def why(self) -> str:
+        """The figures that decide: of what fails or is open, else of everything."""
+        deciding = {"reproduced": ("yes",), "not reproduced": ("no",), "not decidable": ("missing", "spread")}[self.answer]
+        parts = [f"{check.predicate}: {check.why}" for check in self.checks if check.holds in deciding]
+        short = f" ({self.seeds} of {self.claim.seeds} seeds)" if 0 < self.seeds < self.claim.seeds else ""
+        return "; ".join(parts) + short
+
+    def row(self) -> dict[str, Any]:
+        """The verdict as plain data."""
+        claim = self.claim
+        checks = [{"predicate": check.predicate, "holds": check.holds, "numbers": check.values} for check in self.checks]
+        described = {"id": claim.id, "place": claim.place, "claim": claim.says, "reading": claim.reading}
+        return described | {"verdict": self.answer, "why": self.why, "seeds": self.seeds, "checks": checks}
+
+
+def judge(claim: Claim, numbers: Numbers) -> Verdict:
+    """Reproduced if every predicate holds, not if one decidedly fails; else not decidable: data missing, or seeds spread."""
+    checks = tuple(predicate.check(text, numbers) for text in claim.predicates)
+    answers = {check.holds for check in checks}
+    answer: Answer = "reproduced" if answers == {"yes"} else "not reproduced" if "no" in answers else "not decidable"
+    return Verdict(claim, answer, checks, _seeds(checks, numbers))
+
+
+def _seeds(checks: tuple[Checked, ...], numbers: Numbers) -> int:
+    """The fewest seeds behind any check; scalars are means over numbers["seeds"]."""
+    many = numbers.get("seeds", 1.0)
+    scalar = int(many) if isinstance(many, float | int) else 1
+    counts = [len(check.margins) if any(isinstance(v, dict) for v in check.values.values()) else scalar for check in checks]
+    return min((n for n, check in zip(counts, checks, strict=True) if check.margins), default=0)
