@@ -1,0 +1,172 @@
+"""A sweep: Optuna's storage holds the plan and who works on what; any number of workers on any machines go through it.
+
+A worker that dies stops its heartbeat; after the grace period another one puts its point back into the queue and resumes
+the run in the point's own folder. Every act is safe to repeat: what two workers do twice at once is dropped.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bathy.errors import ConfigError, require
+from bathy.lab.runs import Outcome
+from bathy.lab.sweep.grid import Grid, Point, folder_name
+
+if TYPE_CHECKING:
+    from optuna import Study, Trial
+    from optuna.trial import FrozenTrial
+
+Runner = Callable[[Point, Path], Outcome]
+"""Trains the run of a point in its folder, from its last checkpoint where there is one."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What workers share: where the study is kept, and the grid."""
+
+    grid: Grid
+    out: Path
+    """Folder of the run folders and results."""
+    storage: str = ""
+    """SQLAlchemy URL; empty: an SQLite file in `out`."""
+    name: str = "sweep"
+    heartbeat: int = 30
+    """Seconds between signs of life."""
+    grace: int = 120
+    """Seconds without one after which a worker counts as dead."""
+
+    @property
+    def url(self) -> str:
+        """Where the study is kept."""
+        return self.storage or f"sqlite:///{self.out / 'sweep.db'}"
+
+
+def connect(sweep: Sweep) -> Study:
+    """The sweep's study, made if it is not there."""
+    optuna = require("optuna", "sweep")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    sweep.out.mkdir(parents=True, exist_ok=True)
+    url = sweep.url.replace("postgresql://", "postgresql+psycopg://")
+    engine = {} if url.startswith("sqlite") else {"pool_pre_ping": True}
+    try:
+        with _quiet():
+            storage = optuna.storages.RDBStorage(
+                url, engine_kwargs=engine, heartbeat_interval=sweep.heartbeat, grace_period=sweep.grace
+            )
+            return optuna.create_study(storage=storage, study_name=sweep.name, load_if_exists=True)
+    except _database_errors() as error:
+        line = str(error).splitlines()[0]
+        raise ConfigError(f"the sweep's storage {_shown(sweep.url)} cannot be used: {line}") from error
+
+
+def work(sweep: Sweep, run: Runner, poll: float = 1.0) -> None:
+    """Run points until none is left, also those of workers that die meanwhile."""
+    study = connect(sweep)
+    while next_state(study, sweep) != "done":
+        if next_state(study, sweep) == "waiting":
+            study.optimize(lambda trial: _objective(trial, sweep, run), n_trials=1)
+        else:
+            time.sleep(poll)
+
+
+def next_state(study: Study, sweep: Sweep) -> str:
+    """waiting: there is a point to take; running: others have the rest; done. Points without a live trial are put back."""
+    from optuna.storages import fail_stale_trials
+    from optuna.trial import TrialState
+
+    with _quiet():
+        fail_stale_trials(study)
+    alive = [_point(trial) for trial in study.get_trials(deepcopy=False) if _alive(trial)]
+    for point in sweep.grid.points:
+        if point not in alive:
+            study.enqueue_trial({key: _number(value) for key, value in point.items()}, user_attrs={"point": point})
+    states = [trial.state for trial in study.get_trials(deepcopy=False)]
+    return "waiting" if TrialState.WAITING in states else "running" if TrialState.RUNNING in states else "done"
+
+
+def _objective(trial: Trial, sweep: Sweep, run: Runner) -> float:
+    """Validation loss of the trial's run; a run that was stopped for divergence counts as pruned, with the reason."""
+    from optuna import TrialPruned
+
+    point = _point(trial)
+    if point is None or _taken(trial, point):
+        trial.set_user_attr("skipped", "another worker has this point")
+        raise TrialPruned
+    _suggest(trial, point, sweep)
+    folder = sweep.out / folder_name(point)
+    trial.set_user_attr("folder", folder.name)
+    outcome = run(point, folder)
+    for name, value in outcome.row().items():
+        trial.set_user_attr(name, value)
+    for step, loss in outcome.curve:
+        trial.report(loss, step)
+    if outcome.stopped or not math.isfinite(outcome.loss):
+        raise TrialPruned
+    return outcome.loss
+
+
+def _point(trial: Trial | FrozenTrial) -> Point | None:
+    """The point that was put into the queue; nothing for a trial that the sampler made up when the queue was empty."""
+    return trial.user_attrs.get("point")
+
+
+def _alive(trial: FrozenTrial) -> bool:
+    """Whether the trial waits, runs or has ended well: not failed, and not one that left its point to another."""
+    return trial.state.name != "FAIL" and "skipped" not in trial.user_attrs
+
+
+def _taken(trial: Trial, point: Point) -> bool:
+    """Whether an earlier living trial has the same point."""
+    others = trial.study.get_trials(deepcopy=False)
+    return any(_alive(other) and other.number < trial.number and _point(other) == point for other in others)
+
+
+def _suggest(trial: Trial, point: Point, sweep: Sweep) -> None:
+    """Tell Optuna the parameters: numbers as numbers, words as one of their axis."""
+    for key, value in point.items():
+        number = _number(value)
+        try:
+            if isinstance(number, float):
+                trial.suggest_float(key, number, number)
+            else:
+                trial.suggest_categorical(key, sweep.grid.axes[key])
+        except ValueError:
+            raise ConfigError(f"the study {sweep.name} was made with other values for {key}; give another --name") from None
+
+
+def _number(value: str) -> float | str:
+    try:
+        return float(value)
+    except ValueError:
+        return value
+
+
+def _quiet() -> warnings.catch_warnings[None]:
+    """A block without Optuna's note that heartbeats are experimental."""
+    from optuna.exceptions import ExperimentalWarning
+
+    return warnings.catch_warnings(action="ignore", category=ExperimentalWarning)
+
+
+def _database_errors() -> tuple[type[Exception], ...]:
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return (ImportError, StorageInternalError, SQLAlchemyError)
+
+
+def _shown(url: str) -> str:
+    """The URL without its password."""
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        return make_url(url).render_as_string(hide_password=True)
+    except ArgumentError:
+        return repr(url)

@@ -1,0 +1,95 @@
+"""Sweeps: every point once, in a folder of its own; a second call does only what is missing; results as table and picture."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from bathy.errors import ConfigError
+from bathy.lab.runs import Outcome
+from bathy.lab.sweep import Grid, Sweep, changes, connect, folder_name, work
+from bathy.lab.sweep.grid import Point
+from bathy.lab.sweep.results import heat_map, rows, write
+
+AXES = ["model.encoder_scheme+model.decoder_scheme=post_ln,admin", "optim.lr=1e-4,2e-4", "optim.beta2=0.99,0.999"]
+
+
+class Runner:
+    """Notes what it was asked to run; Post-LN at the higher rate diverges; a named folder fails on its first visit."""
+
+    def __init__(self, fails: str = "") -> None:
+        self.folders: list[str] = []
+        self.fails = fails
+
+    def __call__(self, point: Point, folder: Path) -> Outcome:
+        self.folders.append(folder.name)
+        if folder.name == self.fails and self.folders.count(folder.name) == 1:
+            raise ConfigError("no such data")
+        stopped = "post_ln" in point.values() and point["optim.lr"] == "2e-4"
+        loss = 3 + float(point["optim.beta2"])
+        return Outcome(loss, 2.718**loss, stopped, "diverged" if stopped else "", [(1, 5.0), (2, loss)])
+
+
+def test_a_grid_is_every_combination_and_joined_settings_move_together() -> None:
+    grid = Grid.parse(AXES)
+    assert len(grid.points) == 8
+    assert changes(grid.points[0]) == [
+        "model.encoder_scheme=post_ln", "model.decoder_scheme=post_ln", "optim.lr=1e-4", "optim.beta2=0.99",
+    ]  # fmt: skip
+    assert folder_name(grid.points[0]) == "encoder_scheme=post_ln,lr=1e-4,beta2=0.99"
+    assert len({folder_name(point) for point in grid.points}) == 8
+
+
+def test_folders_with_equal_keys_keep_their_sections() -> None:
+    assert folder_name({"model.norm": "a b", "optim.norm": "1"}) == "model.norm=a_b,optim.norm=1"
+
+
+@pytest.mark.parametrize("text", ["optim.lr", "lr=1", "optim.lr=", "optim.lr=1,1", "optim.lr=1"])
+def test_a_malformed_axis_is_named(text: str) -> None:
+    with pytest.raises(ConfigError, match="--grid"):
+        Grid.parse(["optim.lr=2", text])
+    with pytest.raises(ConfigError, match="at least one --grid"):
+        Grid.parse([])
+
+
+def test_every_point_runs_once_and_a_larger_grid_adds_what_is_missing(tmp_path: Path) -> None:
+    run = Runner()
+    work(Sweep(Grid.parse(AXES[1:]), tmp_path), run)
+    assert len(set(run.folders)) == len(run.folders) == 4
+    more = Grid.parse(["optim.lr=1e-4,2e-4,3e-4", AXES[2]])
+    work(Sweep(more, tmp_path), run)
+    assert sorted(run.folders) == sorted(map(folder_name, more.points))
+
+
+def test_a_failed_point_is_run_again_by_the_next_call(tmp_path: Path) -> None:
+    sweep = Sweep(Grid.parse(AXES[1:]), tmp_path)
+    run = Runner(fails=folder_name(sweep.grid.points[1]))
+    with pytest.raises(ConfigError, match="no such data"):
+        work(sweep, run)
+    work(sweep, run)
+    assert [row["state"] for row in rows(connect(sweep), sweep.grid)] == ["trained"] * 4
+
+
+def test_other_words_on_an_axis_need_another_name(tmp_path: Path) -> None:
+    work(Sweep(Grid.parse(["model.norm=layer,rms", "optim.beta2=0.99"]), tmp_path), lambda point, folder: Outcome(1.0, 2.0))
+    with pytest.raises(ConfigError, match="another --name"):
+        work(Sweep(Grid.parse(["model.norm=scale", "optim.beta2=0.99"]), tmp_path), lambda point, folder: Outcome(1.0, 2.0))
+
+
+def test_results_are_rows_and_a_picture(tmp_path: Path) -> None:
+    sweep = Sweep(Grid.parse(AXES), tmp_path)
+    work(sweep, Runner())
+    found = rows(connect(sweep), sweep.grid)
+    write(tmp_path / "results.csv", found)
+    heat_map(found, sweep.grid, tmp_path / "heat.svg")
+    assert [row["state"] for row in found].count("stopped") == 2
+    with (tmp_path / "results.csv").open() as file:
+        assert [row["folder"] for row in csv.DictReader(file)] == [folder_name(point) for point in sweep.grid.points]
+    assert (tmp_path / "heat.svg").read_text().count(">failed<") == 2
+
+
+def test_a_storage_that_cannot_be_used_is_one_line_without_the_password(tmp_path: Path) -> None:
+    url = "postgresql://me:secret@localhost:1/none"
+    with pytest.raises(ConfigError, match="cannot be used") as error:
+        connect(Sweep(Grid.parse(AXES), tmp_path, url))
+    assert "secret" not in str(error.value) and "\n" not in str(error.value)
