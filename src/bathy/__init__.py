@@ -6,12 +6,15 @@ from importlib import import_module
 from typing import Any
 
 EXPORTS: dict[str, str] = {
+    "Examination": "bathy.clinic.examination",
+    "Monitor": "bathy.clinic.monitor",
     "PRESETS": "bathy.transformer",
     "Profile": "bathy.admin",
     "Residual": "bathy.residual",
     "SCHEMES": "bathy.schemes",
     "Transformer": "bathy.transformer",
     "TransformerConfig": "bathy.transformer",
+    "examine": "bathy.clinic.examination",
     "find_sites": "bathy.sites.trace",
     "fold": "bathy.folding",
     "profile": "bathy.admin",

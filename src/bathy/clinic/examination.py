@@ -1,0 +1,105 @@
+"""`bathy.examine`: every exam on one model and one batch; and studies of many models over seeds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from bathy.clinic.exams import EXAMS, Exam
+from bathy.clinic.probe import Loss, examined
+from bathy.clinic.readings import Reading, read, write
+from bathy.console import track
+from bathy.errors import ConfigError, nearest
+from bathy.files import origin
+from bathy.sites.batch import Batch
+
+
+@dataclass(frozen=True)
+class Examination:
+    """Rows, and what follows from them. A saved one is drawn again without the model; two add up to stand side by side."""
+
+    readings: list[Reading]
+    origin: dict[str, Any] = field(default_factory=dict, compare=False)
+
+    def save(self, path: str | Path) -> None:
+        """Write as the name's ending says: .html the report, .jsonl the readings."""
+        path = Path(path)
+        if path.suffix == ".jsonl":
+            write(path, self.readings, self.origin)
+        else:
+            raise ConfigError(f"{path} ends in {path.suffix or 'nothing'}; an examination is saved as .html or .jsonl")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Examination:
+        """Read what `save` wrote as .jsonl, or a monitor as readings.jsonl."""
+        return cls(*read(Path(path)))
+
+    def __add__(self, other: Examination) -> Examination:
+        return Examination([*self.readings, *other.readings], self.origin | {"beside": other.origin})
+
+
+def examine(
+    model: nn.Module,
+    batch: Batch,
+    loss: Loss | None = None,
+    *,
+    exams: Iterable[str] = tuple(EXAMS),
+    name: str = "model",
+    step: int = 0,
+    lr: float | None = None,
+    loss_scale: float = 1.0,
+    tokens: int = 4096,
+    seed: int = 0,
+) -> Examination:
+    """Examine the model on at most `tokens` real tokens of the batch; it and the random state come back as they were.
+
+    `loss(output, batch)` is the training objective; without it the output's own `loss`, or cross-entropy of the next token.
+    `lr` is the learning rate of the next update: with it, the clinic can say whether that is too high. Under
+    `torch.autocast` the exams run in that precision, and `loss_scale` is the factor on the loss.
+    """
+    chosen = {exam: find_exam(exam) for exam in exams}
+    settings = {"exams": list(chosen), "tokens": tokens, "seed": seed, "lr": lr, "loss_scale": loss_scale}
+    label = {"model": name, "step": step}
+    readings: list[Reading] = []
+    with examined(model, batch, loss, tokens, lr=lr, loss_scale=loss_scale, seed=seed, label=label) as subject:
+        for exam in track(list(chosen), f"examining {name}"):
+            start = time.perf_counter()
+            readings += chosen[exam](subject)
+            readings.append(Reading("seconds", time.perf_counter() - start, exam, **label))
+    return Examination(readings, origin(model=type(model).__name__, **settings))
+
+
+def find_exam(name: str) -> Exam:
+    """The exam of that name, or an error that names the nearest."""
+    if name not in EXAMS:
+        raise ConfigError(f"there is no exam {name!r}.{nearest(name, EXAMS)} Known: {', '.join(EXAMS)}.")
+    return EXAMS[name]
+
+
+def study(
+    build: Callable[[int], nn.Module],
+    batch: Batch,
+    seeds: Sequence[int],
+    exams: Sequence[Exam],
+    name: str = "model",
+    loss: Loss | None = None,
+) -> list[Reading]:
+    """The exams on a fresh model for every seed; rows carry the seed. `build(seed)` runs with the random state seeded."""
+    readings: list[Reading] = []
+    for seed in track(seeds, f"studying {name}"):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = build(seed)
+        with examined(model, batch, loss, seed=seed, label={"model": name}) as subject:
+            rows = [row for exam in exams for row in exam(subject)]
+        readings += [replace(row, seed=seed) for row in rows]
+    return readings
+
+
