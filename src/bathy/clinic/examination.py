@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +65,7 @@ def examine(
     """
     chosen = {exam: find_exam(exam) for exam in exams}
     settings = {"exams": list(chosen), "tokens": tokens, "seed": seed, "lr": lr, "loss_scale": loss_scale}
-    label = {"model": name, "step": step}
+    label: dict[str, Any] = {"model": name, "step": step}
     readings: list[Reading] = []
     with examined(model, batch, loss, tokens, lr=lr, loss_scale=loss_scale, seed=seed, label=label) as subject:
         for exam in track(list(chosen), f"examining {name}"):
@@ -101,5 +100,3 @@ def study(
             rows = [row for exam in exams for row in exam(subject)]
         readings += [replace(row, seed=seed) for row in rows]
     return readings
-
-

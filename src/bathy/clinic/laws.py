@@ -60,8 +60,8 @@ def growths(readings: Sequence[Reading], quantity: str = "output_change") -> lis
 def _growth(
     model: str, stack: str, quantity: str, depths: list[int], changes: list[float], beta2: list[float], c: float
 ) -> Growth:
-    fits = [fit(x, changes) for x in (depths, [math.log(n + c) for n in depths], [math.log(n) for n in depths])]
-    return Growth(model, stack, quantity, depths, changes, beta2, c, *fits, log_log_slope(depths, changes))
+    linear, log, plain = (fit(x, changes) for x in (depths, [math.log(n + c) for n in depths], [math.log(n) for n in depths]))
+    return Growth(model, stack, quantity, depths, changes, beta2, c, linear, log, plain, log_log_slope(depths, changes))
 
 
 def offset(readings: Sequence[Reading]) -> float:

@@ -15,11 +15,23 @@ from torch import Tensor, nn
 
 from bathy.clinic.readings import Reading
 from bathy.errors import BatchError, ModelError
-from bathy.sites.batch import Batch, call, first_sentences, map_tensors, on_device_of, real_tokens, sentences_within, undisturbed
+from bathy.sites.batch import (
+    Batch,
+    call,
+    first_sentences,
+    map_tensors,
+    on_device_of,
+    real_tokens,
+    sentences_within,
+    undisturbed,
+)
 from bathy.sites.site import Moment, Site, declared_sites
 
 Loss = Callable[[Any, Batch], Tensor]
 """The training objective: from the model's output and the batch to one number."""
+
+PLACE = ("stack", "kind", "layer", "index")
+"""Columns of a row that a site fills in."""
 
 Watcher = Callable[[Site, Moment, Tensor], object]
 
@@ -42,7 +54,7 @@ class Labelled:
     def reading(self, exam: str, quantity: str, value: float | Tensor, site: Site | None = None, **columns: Any) -> Reading:
         """A row, at a site where one is given."""
         number = value.item() if isinstance(value, Tensor) else value
-        place = dict(site=site.name, stack=site.stack, kind=site.kind, layer=site.layer, index=site.index) if site else {}
+        place = {} if site is None else {"site": site.name} | {key: getattr(site, key) for key in PLACE}
         return Reading(quantity, float(number), exam, **self.label | place | columns)
 
 
@@ -109,7 +121,7 @@ def _own_gradients(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def own_weights(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+def own_weights(parameters: Sequence[Tensor]) -> Iterator[None]:
     """A block in which the parameters may be changed; their values come back bit by bit."""
     kept = [parameter.detach().clone() for parameter in parameters]
     try:
@@ -181,9 +193,8 @@ def roll_source(batch: Batch) -> Batch | None:
         found = len(own) < len(batch)
         batch = batch | map_tensors(own, rolled)  # type: ignore[operator]
         return batch if found and _sentences(batch) > 1 else None
-    if isinstance(batch, Tensor) or len(batch) < 2 or _sentences(batch) < 2:
-        return None
-    return (rolled(batch[0]), *batch[1:])
+    first, *others = _parts(batch)
+    return (rolled(first), *others) if others and _sentences(batch) > 1 else None
 
 
 def _sentences(batch: Batch) -> int:

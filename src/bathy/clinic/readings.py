@@ -88,7 +88,9 @@ def read(path: Path) -> tuple[list[Reading], dict[str, Any]]:
         except (ValueError, TypeError, KeyError) as error:
             if number == len(lines):
                 break
-            raise DataError(f"{path} line {number} is not a reading ({error}); `bathy clinic` and Monitor write them") from error
+            raise DataError(
+                f"{path} line {number} is not a reading ({error}); `bathy clinic` and Monitor write them"
+            ) from error
     return readings, origin
 
 

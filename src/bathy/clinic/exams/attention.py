@@ -30,12 +30,14 @@ class _Listener(TorchDispatchMode):
     """Hears every kernel of scaled_dot_product_attention and every softmax over b h q k, and knows the site being computed."""
 
     def __init__(self, subject: Subject) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.subject = subject
         self.site: Site | None = None
         self.readings: list[Reading] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         name = func._schema.name.removeprefix("aten::")
         if self.site is not None and name.startswith("_scaled_dot_product"):

@@ -40,6 +40,8 @@ def source(subject: Subject) -> list[Reading]:
         true, other = subject.loss(output, subject.batch), subject.loss(call(subject.model, rolled), rolled)
     result.append(subject.reading("source", "source_gap", other - true))
     result += [
-        subject.reading("source", "memory_variance", value, stack=stack) for stack, value in memory.items() if stack not in readers
+        subject.reading("source", "memory_variance", value, stack=stack)
+        for stack, value in memory.items()
+        if stack not in readers
     ]
     return result
