@@ -1,0 +1,113 @@
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+import torch.nn.functional as F
+
+import bathy
+from bathy.clinic.monitor import held, whole
+from bathy.clinic.readings import read, select, values
+from bathy.errors import ConfigError
+from bathy.residual import Matrix
+
+
+def train(
+    monitored: bool,
+    out: Path | None = None,
+    *,
+    checkpointing: bool = False,
+    accumulate: int = 1,
+    dtype: Any = None,
+    **settings: Any,
+) -> tuple[list[float], bathy.Monitor]:
+    """Losses of a short run with dropout, so that any number drawn or changed shows."""
+    model = tiny.model("post_ln", dropout=0.2, attention_dropout=0.1).checkpoint_(checkpointing)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    monitor = bathy.Monitor(model, out, optimizer=optimizer, **{"every": 3} | settings)
+    losses = []
+    with monitor if monitored else torch.enable_grad():
+        for _ in range(9):
+            for _ in range(accumulate):
+                source = torch.randint(4, 50, (4, 7))
+                with torch.autocast("cpu", dtype, enabled=dtype is not None):
+                    logits = model(source, source.flip(1))
+                loss = F.cross_entropy(logits.float().flatten(0, 1), source.flatten()) / accumulate
+                loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+            if monitored:
+                monitor.step(loss)
+    return losses, monitor
+
+
+CASES: list[dict[str, Any]] = [{}, {"checkpointing": True}, {"accumulate": 2}, {"dtype": torch.bfloat16}]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_loss_curve_is_bit_identical_with_and_without_the_monitor(case: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    plain, _ = train(False, **case)
+    torch.manual_seed(0)
+    watched, monitor = train(True, **case)
+    assert plain == watched and sorted({row.step for row in monitor.readings}) == [1, 2, 3, 6, 9]
+
+
+def test_a_recomputed_forward_pass_is_not_counted_twice() -> None:
+    torch.manual_seed(0)
+    _, plain = train(True)
+    torch.manual_seed(0)
+    _, recomputed = train(True, checkpointing=True)
+    assert plain.readings == recomputed.readings
+
+
+def test_live_readings_are_those_of_an_examination_and_of_the_optimizer(tmp_path: Path) -> None:
+    model = tiny.model("admin")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    batch = tiny.batch(model)
+    expected = bathy.examine(model, batch, exams=["activations", "gradients"]).readings
+    with bathy.Monitor(model, tmp_path / "r.jsonl", optimizer=optimizer) as monitor:
+        loss = bathy.clinic.probe.default_loss(model(*batch), batch)
+        loss.backward()
+        optimizer.step()
+        rows = monitor.step(loss)
+    for quantity in ("branch_share", "token_variance", "weight_gradient", "loss"):
+        assert values(rows, quantity) == pytest.approx(values(expected, quantity), rel=1e-5)
+    pairs = zip(select(rows, "weight_update"), select(rows, "weight_gradient"), strict=True)
+    assert all(math.isclose(update.value, 0.1 * gradient.value, rel_tol=1e-2) for update, gradient in pairs)
+    assert values(rows, "lr") == [0.1] and read(tmp_path / "r.jsonl")[0] == rows == monitor.readings
+
+
+def test_hooks_are_gone_after_the_block_also_when_it_raises() -> None:
+    model = tiny.model("post_ln")
+    with pytest.raises(RuntimeError), bathy.Monitor(model, every=1):
+        raise RuntimeError
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_an_update_that_the_scaler_skipped_is_counted_and_the_next_one_sampled() -> None:
+    model = tiny.model("post_ln")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with bathy.Monitor(model, optimizer=optimizer, every=100) as monitor:
+        for step in range(1, 8):
+            if step != 5:
+                optimizer.step()
+            monitor.step(1.0, loss_scale=128.0)
+    assert [row.step for row in select(monitor.readings, "skipped")] == [1, 2, 4, 6]
+    assert values(monitor.readings, "skipped") == [0, 0, 0, 1] and set(values(monitor.readings, "loss_scale")) == {128}
+
+
+def test_a_large_matrix_is_followed_in_evenly_spaced_rows() -> None:
+    linear = torch.nn.Linear(300, 900)
+    for matrix in (Matrix("q", linear, slice(0, 300)), Matrix("fc1", linear)):
+        part = held(matrix)
+        assert part is not None and part.numel() <= 2**16 + 300
+        assert float(whole(matrix, part)) == pytest.approx(matrix.weight.norm().item(), rel=0.02)
+
+
+def test_an_interval_below_one_is_refused() -> None:
+    with pytest.raises(ConfigError, match="every is 0"):
+        bathy.Monitor(tiny.model(), every=0)
