@@ -289,7 +289,7 @@ def test_what_cannot_be_examined_is_an_error_of_one_line() -> None:
     model = tiny.model("admin")
     with pytest.raises(ConfigError, match="Did you mean gradients"):
         bathy.examine(model, tiny.batch(model), exams=["gradient"])
-    with pytest.raises(ModelError, match="no residual connections"):
+    with pytest.raises(ModelError, match="no residual connection"):
         bathy.examine(torch.nn.Linear(3, 3), torch.ones(2, 3))
     with pytest.raises(BatchError, match="loss="):
         default_loss(torch.ones(3), torch.ones(3))

@@ -26,6 +26,7 @@ from bathy.sites.batch import (
     undisturbed,
 )
 from bathy.sites.site import Moment, Site, declared_sites
+from bathy.sites.trace import find_sites
 
 Loss = Callable[[Any, Batch], Tensor]
 """The training objective: from the model's output and the batch to one number."""
@@ -39,9 +40,9 @@ Watcher = Callable[[Site, Moment, Tensor], object]
 def discover(model: nn.Module, batch: Batch | None) -> Sequence[Site]:
     """The model's sites in the order of execution; a model that declares none is traced on the batch."""
     sites = declared_sites(model)
-    if not sites:
-        raise ModelError(f"{type(model).__name__} has no residual connections that bathy can see")
-    return sites
+    if not sites and batch is None:
+        raise ModelError(f"{type(model).__name__} declares no sites; give a batch on which they can be found")
+    return sites or find_sites(model, batch)  # type: ignore[arg-type]
 
 
 @dataclass(kw_only=True)
