@@ -68,14 +68,19 @@ class Matrix:
     """Whether the weight is stored as inputs × outputs, as GPT-2 does."""
 
     @property
+    def parameter(self) -> nn.Parameter:
+        """The whole parameter, which other matrices may share."""
+        return getattr(self.module, self.name)
+
+    @property
     def weight(self) -> Tensor:
         """A view of the weight's rows, outputs × inputs."""
-        return self._view(getattr(self.module, self.name))
+        return self._view(self.parameter)
 
     @property
     def grad(self) -> Tensor | None:
         """A view of the gradient's rows."""
-        grad = getattr(self.module, self.name).grad
+        grad = self.parameter.grad
         return None if grad is None else self._view(grad)
 
     @property

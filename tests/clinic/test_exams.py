@@ -179,7 +179,7 @@ def test_the_random_change_is_that_of_a_perturbed_copy() -> None:
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for _, residual in residuals(other):
-            for weight in {matrix.linear.weight: None for matrix in residual.f.matrices()}:
+            for weight in {matrix.parameter: None for matrix in residual.f.matrices()}:
                 weight += 1e-2 * math.sqrt(128 / 16) * torch.randn(weight.shape, generator=generator).sign()
     for layer in (1, 2, 3):
         assert values(rows, stack="encoder", layer=layer) == pytest.approx([change_by_hand(model, other, layer)], rel=1e-4)

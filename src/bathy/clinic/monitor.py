@@ -221,20 +221,25 @@ MOMENTS: tuple[Moment, ...] = ("branch", "sum", "output")
 
 def held(matrix: Matrix, gradient: bool = False) -> Tensor | None:
     """Evenly spaced rows of the matrix, or of its gradient, that this process holds; nothing where it holds none."""
-    weight = matrix.linear.weight
-    tensor = weight.grad if gradient else weight
+    tensor = matrix.parameter.grad if gradient else matrix.parameter
     if tensor is None:
         return None
-    start, stop, _ = matrix.rows.indices(len(weight))
     local = tensor.to_local() if isinstance(tensor, DTensor) else tensor  # the first process holds the first rows
-    rows = local.detach()[start : min(stop, len(local))]
+    start, stop = _span(matrix)
+    rows = (local.detach().T if matrix.transposed else local.detach())[start:stop]
     return rows[:: max(1, math.ceil(rows.numel() / MOST_NUMBERS))].float() if rows.numel() else None
 
 
 def whole(matrix: Matrix, part: Tensor) -> Tensor:
-    """The norm of the whole matrix, estimated from some of its rows."""
-    start, stop, _ = matrix.rows.indices(len(matrix.linear.weight))
-    return part.norm() * math.sqrt((stop - start) * part.shape[1] / part.numel())
+    """The norm of the whole matrix, estimated from a part of it."""
+    start, stop = _span(matrix)
+    inputs = matrix.parameter.shape[0 if matrix.transposed else 1]
+    return part.norm() * math.sqrt((stop - start) * inputs / part.numel())
+
+
+def _span(matrix: Matrix) -> tuple[int, int]:
+    """First row of the matrix and the row after its last."""
+    return matrix.rows.indices(matrix.parameter.shape[1 if matrix.transposed else 0])[:2]
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

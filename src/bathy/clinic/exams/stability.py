@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bathy.clinic.measures import change, real
 from bathy.clinic.probe import Subject, own_weights, watching
@@ -69,9 +69,9 @@ def outputs(subject: Subject) -> dict[tuple[str, int], Tensor]:
     return found
 
 
-def _matrix_parameters(sites: Sequence[Site]) -> list[Tensor]:
+def _matrix_parameters(sites: Sequence[Site]) -> list[nn.Parameter]:
     """Every matrix of every branch, once."""
-    return list({id(matrix.linear.weight): matrix.linear.weight for site in sites for matrix in site.matrices}.values())
+    return list({id(matrix.parameter): matrix.parameter for site in sites for matrix in site.matrices}.values())
 
 
 def _rows(
