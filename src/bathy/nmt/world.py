@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-
 CPU = torch.device("cpu")
 
 
