@@ -222,7 +222,7 @@ def test_a_profile_prints_as_a_table_of_its_sites() -> None:
 def test_what_cannot_be_profiled_is_one_clear_line(tmp_path: Path) -> None:
     model = tiny.model()
     with pytest.raises(SchemeError, match="no Admin sites"):
-        profile(tiny.model("pre_ln"), tiny.batch(model))
+        profile(tiny.model("rezero"), tiny.batch(model))
     with pytest.raises(BatchError, match="no real token for the decoder"):
         profile(model, (tiny.sentences(), torch.zeros(4, 5, dtype=torch.long)))
     with pytest.raises(BatchError, match="no real token"):

@@ -10,7 +10,7 @@ import bathy
 SOURCE = Path(bathy.__file__).parent
 RANKS = [
     ["errors"], ["files", "console", "settings"], ["norms"], ["residual"], ["schemes"], ["attention"], ["transformer"],
-    ["sites"], ["folding"], ["admin"], ["clinic"], ["nmt"], ["lab"], ["cli"], ["__main__"],
+    ["sites"], ["folding", "profiling"], ["admin"], ["clinic"], ["nmt"], ["lab"], ["cli"], ["__main__"],
 ]  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
 

@@ -9,7 +9,7 @@ EXPORTS: dict[str, str] = {
     "Examination": "bathy.clinic.examination",
     "Monitor": "bathy.clinic.monitor",
     "PRESETS": "bathy.transformer",
-    "Profile": "bathy.admin",
+    "Profile": "bathy.profiling",
     "Residual": "bathy.residual",
     "SCHEMES": "bathy.schemes",
     "Transformer": "bathy.transformer",
@@ -17,7 +17,7 @@ EXPORTS: dict[str, str] = {
     "examine": "bathy.clinic.examination",
     "find_sites": "bathy.sites.trace",
     "fold": "bathy.folding",
-    "profile": "bathy.admin",
+    "profile": "bathy.profiling",
     "stabilise_": "bathy.admin",
 }
 """Public name to the module that defines it; torch is imported when the first of them is used (PEP 562)."""

@@ -1,181 +1,199 @@
-"""Admin: profile one batch, set ω so that the output changes by O(log N) at the start (Liu et al., 2020).
+"""Admin and its kin applied: `stabilise_` makes a model, ours or anyone's, start stable.
 
-    ω_1 = 1;    ω_i² = Var[ω_{i-1} · x_{i-2}] + Var[a_{i-1}]    for i ≥ 2
-
-x_0 is the stack's input and a_i the branch's output, so ω_i² telescopes to Var[x_0] + Σ_{0<j<i} Var[a_j]. Each ω is set
-while the one forward pass goes on. Encoder and decoder are two chains.
+A remedy is a row in REMEDIES. Those for Post-LN put ω on the shortcuts; a stack without a norm after its sums gets
+`scaled_init` instead, its branch output matrices × 1/√n.
 """
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from bathy.console import as_text, table
-from bathy.errors import BatchError, CheckpointError, SchemeError
-from bathy.files import origin, write_json
+from bathy.errors import ModelError, SchemeError, nearest
 from bathy.folding import fold_sites_
-from bathy.schemes import SCHEMES
-from bathy.sites.batch import Batch, call, first_sentences, on_device_of, real_tokens, sentences_within, undisturbed
-from bathy.sites.site import DeclaredSite, Site, declared_sites, variance
+from bathy.profiling import MOST_TOKENS, Profile, profile, profile_sites, profiled_sites
+from bathy.residual import Place
+from bathy.schemes import deepnorm_constants, omega_log
+from bathy.sites.batch import Batch, on_device_of
+from bathy.sites.graph import is_norm
+from bathy.sites.positions import Mask
+from bathy.sites.site import DeclaredSite, Site
 
-MOST_TOKENS = 8192
-"""Tokens that a profile uses at most, as the paper does."""
+__all__ = ["REMEDIES", "Profile", "profile", "stabilise_"]
 
+SMALL_CHANGE = 1.0
+"""Σ β² of a plain stack below which depth is not its problem."""
 
-@dataclass(frozen=True)
-class SiteProfile:
-    """What profiling saw at one site."""
-
-    name: str
-    stack: str
-    input_variance: float
-    """Var[x_{i-1}]."""
-    branch_variance: float
-    """Var[a_i]."""
-    omega: float
-    beta2: float
-    """Predicted β²_ii = Var[a_i] / (ω_i² Var[x_{i-1}] + Var[a_i])."""
+Chain = Sequence[Site]
+Chains = dict[str, list[Site]]
 
 
-@dataclass(frozen=True)
-class Profile:
-    """ω and variances of every site, from one batch. Prints as a table, saves and loads as JSON."""
+def stabilise_(
+    model: nn.Module,
+    batch: Batch,
+    scheme: str = "admin",
+    tokens: int = MOST_TOKENS,
+    mask: Mask | None = None,
+    force: bool = False,
+) -> Profile:
+    """Profile the model on one batch and stabilise it in place by a scheme of REMEDIES; the result's notes say what was done.
 
-    sites: list[SiteProfile]
-    tokens: dict[str, int]
-    """Real tokens the statistics are over, by stack."""
-    origin: dict[str, Any] = field(default_factory=dict, compare=False)
-
-    @property
-    def omega(self) -> dict[str, float]:
-        """ω by site."""
-        return {site.name: site.omega for site in self.sites}
-
-    def difference(self, other: Profile) -> float:
-        """The largest relative difference between the two profiles' ω."""
-        return max(abs(other.omega[name] / omega - 1) for name, omega in self.omega.items())
-
-    def save(self, path: str | Path) -> None:
-        """Write as JSON."""
-        write_json(Path(path), asdict(self))
-
-    @classmethod
-    def load(cls, path: str | Path) -> Profile:
-        """Read what `save` wrote."""
-        try:
-            value = json.loads(Path(path).read_text(encoding="utf-8"))
-            return cls([SiteProfile(**site) for site in value["sites"]], value["tokens"], value["origin"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"{path} is not a profile ({error}); profile(model, batch).save(path) writes one") from error
-
-    def __str__(self) -> str:
-        rows = [(site.name, site.input_variance, site.branch_variance, site.omega, site.beta2) for site in self.sites]
-        counts = ", ".join(f"{count} {stack} tokens" for stack, count in self.tokens.items())
-        return as_text(table(f"profile over {counts}", ["site", "Var[x]", "Var[a]", "ω", "β²"], rows))
-
-
-def profile(model: nn.Module, batch: Batch, tokens: int = MOST_TOKENS) -> Profile:
-    """The ω that Admin gives each site, from one forward pass in training mode over at most `tokens` real tokens of the batch.
-
-    Weights, buffers, mode and random state stay as they were.
+    Our models built with an Admin scheme get their ω set (`admin_rescaled`: folded into the weights). In any other model
+    `admin` hooks ω in: no forward is edited and the model's own keys stay. Call it before DDP, FSDP2, `torch.compile` and
+    the optimiser are made. A trained model is refused unless `force`: setting ω changes what it computes.
     """
-    sites = profiled_sites(model)
+    if scheme not in REMEDIES:
+        raise SchemeError(f"stabilise_ has no scheme {scheme!r}.{nearest(scheme, REMEDIES)} Known: {', '.join(REMEDIES)}.")
+    if not force:
+        _refuse_trained(model)
     batch = on_device_of(model, batch)
-    masks = real_tokens(model, batch)
-    sentences = sentences_within(masks, tokens)
-    masks = {stack: mask[:sentences] for stack, mask in masks.items()}
-    with _borrowed_omegas(sites), undisturbed(model), torch.no_grad():
-        readings = _measure(model.train(), sites, first_sentences(batch, sentences), masks)
-    counts = {stack: int(mask.sum()) for stack, mask in masks.items()}
-    return Profile(_site_profiles(sites, readings), counts, origin())
+    sites = profiled_sites(model, batch)
+    result = profile_sites(model, sites, batch, tokens, mask)
+    chains: Chains = {}
+    for site in sites:
+        chains.setdefault(site.stack, []).append(site)
+    for chain in chains.values():
+        _check(_scheme(chain, scheme), chain)
+    _warn_of_clones(chains)
+    notes = [note for stack, chain in chains.items() for note in _treat(scheme, stack, chain, chains, result)]
+    return replace(result, notes=notes)
 
 
-def stabilise_(model: nn.Module, batch: Batch, scheme: str = "admin", tokens: int = MOST_TOKENS) -> Profile:
-    """Profile the model and set its ω, or, where it was built as `admin_rescaled`, fold ω into the weights at once."""
-    result = profile(model, batch, tokens)
-    sites = profiled_sites(model)
-    rescaled = [site for site in sites if site.scheme == "admin_rescaled"]
-    for site in rescaled[1:]:
-        site.attach_()
+def _scheme(chain: Chain, asked: str) -> str:
+    """What is done with a stack: as it was built, else as asked, else, where no norm follows the sums, `scaled_init`."""
+    first = chain[0]
+    if isinstance(first, DeclaredSite):
+        if asked not in ("admin", first.scheme):
+            raise SchemeError(f"the model is built as {first.scheme}; stabilise_ sets its ω and cannot make it {asked}")
+        return first.scheme
+    return asked if any(site.position in ("post", "both") for site in chain) else "scaled_init"
+
+
+def _check(scheme: str, chain: Chain) -> None:
+    """Refuse a stack before anything is changed: where ω cannot be put on, or could not be folded away at once."""
+    for site in chain:
+        if scheme != "scaled_init" and site.free and site.obstacle:
+            raise ModelError(f"{site.name} can have no ω: {site.obstacle}")
+        if scheme == "admin_rescaled" and site.free and site.stuck:
+            raise ModelError(f"the ω of {site.name} cannot be folded away: {site.stuck}; use scheme='admin'")
+
+
+def _treat(asked: str, stack: str, chain: Chain, chains: Chains, result: Profile) -> list[str]:
+    """Apply a remedy to one stack; returns what a user should know."""
+    scheme, change, notes = _scheme(chain, asked), result.change(stack), []
+    if scheme == "scaled_init" != asked:
+        notes.append(f"{stack}: no norm follows its sums, so {asked} does not apply; the remedy is scaled_init")
+    if change < SMALL_CHANGE and not isinstance(chain[0], DeclaredSite):
+        notes.append(f"{stack}: Σβ² is {change:.2g} over {_count(chain)} sub-layers, so depth is not its problem")
+        notes[-1] += "; it is left as it is" if scheme != asked else " and little changes" if asked.startswith("admin") else ""
+        if scheme != asked:
+            return notes
+    REMEDIES[scheme](chain, chains, result)
+    return notes
+
+
+def _admin_(chain: Chain, chains: Chains, result: Profile) -> None:
+    """ω_i as profiled, learned."""
+    for site in chain:
+        if site.free and not isinstance(site.omega, nn.Parameter):
+            site.attach_()
     with torch.no_grad():
-        for site in sites:
+        for site in chain:
             if isinstance(site.omega, nn.Parameter):
                 site.omega.fill_(result.omega[site.name])
-    fold_sites_(rescaled)
-    return result
 
 
-def profiled_sites(model: nn.Module) -> list[DeclaredSite]:
-    """The sites whose ω a batch sets; a model without any is an error."""
-    declared = declared_sites(model)
-    sites = [site for site in declared if SCHEMES[site.scheme].profiled]
-    if not sites:
-        built = " and ".join(sorted({site.scheme for site in declared})) or "no residual of bathy"
-        raise SchemeError(f"the model has no Admin sites ({built}); build it with encoder_scheme or decoder_scheme 'admin'")
-    return sites
+def _admin_rescaled_(chain: Chain, chains: Chains, result: Profile) -> None:
+    """ω_i as profiled, folded into norms and matrices at once."""
+    _admin_(chain, chains, result)
+    fold_sites_(chain)
 
 
-@contextmanager
-def _borrowed_omegas(sites: Sequence[Site]) -> Iterator[None]:
-    """A block in which every site after the first of its stack has an ω to set; afterwards all is as before."""
-    kept = [(site, site.omega.detach().clone()) for site in sites if isinstance(site.omega, nn.Parameter)]
-    lent = [site for site in sites if site.index > 1 and not isinstance(site.omega, nn.Parameter)]
-    try:
-        for site in lent:
-            site.attach_()
-        yield
-    finally:
-        for site in lent:
-            site.detach_()
-        with torch.no_grad():
-            for site, omega in kept:
-                site.omega.copy_(omega)  # type: ignore[union-attr]
+def _admin_constant_(chain: Chain, chains: Chains, result: Profile) -> None:
+    """ω = √((n+1)/ln(n+1) − 1) on all n sub-layers, constant."""
+    for site in chain:
+        if site.post:
+            site.attach_(omega_log(_count(chain)))
 
 
-def _measure(model: nn.Module, sites: Sequence[Site], batch: Batch, masks: dict[str, Tensor]) -> list[list[float]]:
-    """[Var[x], Var[a], ω²] of each site, with every ω set as the pass goes on."""
-    rows = {stack: mask.flatten().nonzero().squeeze(1) for stack, mask in masks.items()}
-    one = torch.ones((), device=next(model.parameters()).device)
-    square = dict.fromkeys(masks, one)  # ω² of the next site, by stack
-    incoming: dict[str, Tensor] = {}
-    readings: dict[str, Tensor] = {}
-
-    def enter(site: Site, x: Tensor) -> None:
-        incoming[site.stack] = variance(x, rows[site.stack])
-
-    def leave(site: Site, a: Tensor) -> None:
-        omega2, var_x, var_a = square[site.stack], incoming[site.stack], variance(a, rows[site.stack])
-        if isinstance(site.omega, nn.Parameter):
-            site.omega.copy_(omega2.sqrt())
-        readings[site.name] = torch.stack([var_x, var_a, omega2])
-        square[site.stack] = omega2 * var_x + var_a
-
-    handles = [site.on("input", lambda x, site=site: enter(site, x)) for site in sites]  # type: ignore[misc]
-    handles += [site.on("branch", lambda a, site=site: leave(site, a)) for site in sites]  # type: ignore[misc]
-    try:
-        call(model, batch)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return torch.stack([readings[site.name] for site in sites]).tolist()
+def _deepnorm_(chain: Chain, chains: Chains, result: Profile) -> None:
+    """α on the shortcuts, constant, and v, out, fc1, fc2 × β. The model's own initial values stand for Xavier's."""
+    alpha, beta = deepnorm_constants(_place(chain, chains))
+    for site in chain:
+        if site.post:
+            site.attach_(alpha)
+        _scale(site, beta, "v", "out", "fc1", "fc2")
 
 
-def _site_profiles(sites: Sequence[Site], readings: list[list[float]]) -> list[SiteProfile]:
-    """Rows of a profile; a value that is not finite is an error which names the first site that has one."""
-    rows = []
-    for site, (var_x, var_a, omega2) in zip(sites, readings, strict=True):
-        if not math.isfinite(var_x + var_a + omega2):
-            raise BatchError(
-                f"{site.name} has variances {var_x:g} and {var_a:g}: the model overflows there; check weights and dtype"
-            )
-        rows.append(SiteProfile(site.name, site.stack, var_x, var_a, omega2**0.5, var_a / (omega2 * var_x + var_a)))
-    return rows
+def _scaled_init_(chain: Chain, chains: Chains, result: Profile) -> None:
+    """Branch output matrices × 1/√n, as GPT-2."""
+    for site in chain:
+        _scale(site, _count(chain) ** -0.5, "out", "fc2")
+
+
+REMEDIES: dict[str, Callable[[Chain, Chains, Profile], None]] = {
+    "admin": _admin_,
+    "admin_rescaled": _admin_rescaled_,
+    "admin_constant": _admin_constant_,
+    "deepnorm": _deepnorm_,
+    "scaled_init": _scaled_init_,
+}
+"""Scheme to what it does with the sites of one stack."""
+
+
+def _count(chain: Chain) -> int:
+    """n: residual sub-layers of a stack, as often as they run."""
+    return sum(site.calls for site in chain)
+
+
+def _scale(site: Site, gain: float, *roles: str) -> None:
+    """Multiply the matrices of these roles; a site none of whose matrices has a role of its own is an error."""
+    chosen = [matrix for matrix in site.matrices if matrix.role.partition(".")[0] in roles]
+    if not chosen or any(len(matrix.role) > 1 and set(matrix.role) <= set("qkv") for matrix in site.matrices if "v" in roles):
+        found = ", ".join(matrix.role for matrix in site.matrices)
+        raise ModelError(f"{site.name} has matrices {found}; it is not clear which are {', '.join(roles)}")
+    with torch.no_grad():
+        for matrix in chosen:
+            matrix.weight.mul_(gain)
+
+
+def _place(chain: Chain, chains: Chains) -> Place:
+    """Where the stack stands: beside an encoder or a decoder, or alone."""
+    depth = {stack: max(site.layer for site in sites) for stack, sites in chains.items()}
+    decoders = {stack for stack, sites in chains.items() if any(site.kind == "encoder_attention" for site in sites)}
+    kind, encoder, decoder = "encoder", depth[chain[0].stack], 0
+    if len(chains) == 2 and len(decoders) == 1:
+        kind = "decoder" if chain[0].stack in decoders else "encoder"
+        encoder, decoder = (sum(layers for stack, layers in depth.items() if (stack in decoders) == of) for of in (False, True))
+    return Place("deepnorm", kind, 1, 1, _count(chain), encoder, decoder, chain[0].width)
+
+
+def _refuse_trained(model: nn.Module) -> None:
+    """An error for a model whose norms are no longer as they start: all γ 1 and all ν 0."""
+    for path, module in model.named_modules():
+        if is_norm(module):
+            for name, value in module.named_parameters(recurse=False):
+                fresh = bool((value == 1).all() or (value == 0).all())
+                if not fresh and not name.startswith("bathy_omega"):
+                    raise ModelError(
+                        f"{path}.{name} is trained (not all 0 or 1); setting ω would change what the model computes: "
+                        "stabilise before training, or pass force=True"
+                    )
+
+
+def _warn_of_clones(chains: Chains) -> None:
+    """Warn when two layers start with the same weights, as `nn.TransformerEncoder` makes them."""
+    for stack, chain in chains.items():
+        for site, other in zip(chain, (s for s in chain if s.layer == 2), strict=False):
+            a, b = site.matrices[0].weight, other.matrices[0].weight
+            if site.kind == other.kind and a is not b and a.shape == b.shape and torch.equal(a, b):
+                warnings.warn(
+                    f"layers 1 and 2 of {stack} start with identical weights (nn.TransformerEncoder clones its layer); "
+                    "initialise each layer by itself",
+                    stacklevel=3,
+                )
+                return

@@ -8,24 +8,46 @@ into the embeddings and positions, which unties them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from itertools import groupby, pairwise
+from itertools import pairwise
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from bathy.errors import ModelError, SchemeError
 from bathy.schemes import SCHEMES
+from bathy.sites.batch import Batch, call, map_tensors, undisturbed
+from bathy.sites.hooks import hooked_sites
 from bathy.sites.site import Site, declared_sites
 from bathy.transformer import Transformer, TransformerConfig
 
+Model = TypeVar("Model", bound=nn.Module)
+
 SMALLEST = 1e-5
 """An ω nearer to 0 than this is not divided by."""
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}
+"""Largest change of the output, relative to its largest value, that rounding may cause; 0.1 in half precision."""
 
 
-def fold(model: Transformer) -> Transformer:
-    """A plain post_ln model that computes what `model` computes; `model` stays as it is. A pre_ln stack beside it is kept."""
+def fold(model: Model, batch: Batch | None = None) -> Model:
+    """A model of the plain architecture that computes what `model` computes; `model` stays as it is.
+
+    Ours becomes post_ln, with a pre_ln stack beside it kept. Another model loses the ω that `stabilise_` hooked in and has
+    its own keys again; its outputs for `batch`, or the batch it was stabilised with, are compared before and after.
+    """
+    if isinstance(model, Transformer) and not hooked_sites(model):
+        return _fold_own(model)  # type: ignore[return-value]
+    copy = deepcopy(model)
+    sites = hooked_sites(copy)
+    if sites:
+        fold_sites_(sites)
+        verify(model, copy, sites.batch if batch is None else batch)
+    return copy
+
+
+def _fold_own(model: Transformer) -> Transformer:
     _check(model.config)
     copy = deepcopy(model)
     first = fold_sites_([site for site in declared_sites(copy) if SCHEMES[site.scheme].folds])
@@ -38,21 +60,50 @@ def fold(model: Transformer) -> Transformer:
 def fold_sites_(sites: Sequence[Site]) -> dict[str, Tensor]:
     """Fold ω into norms and matrices in place and take it off; returns the learned ω_1 that each stack's input still needs."""
     first: dict[str, Tensor] = {}
-    for stack, group in groupby(sites, key=lambda site: site.stack):
-        chain = list(group)
-        omegas = [_divisible(site) for site in chain]
+    chains: dict[str, list[Site]] = {}
+    for site in sites:
+        chains.setdefault(site.stack, []).append(site)
+    omegas = {site.name: _divisible(site) for site in sites}
+    for stack, chain in chains.items():
         with torch.no_grad():
-            if isinstance(omegas[0], Tensor):
-                first[stack] = omegas[0]
-                _divide_inputs(chain[0], omegas[0])
-            else:
-                _divide_output(chain[0], omegas[0])
-            for (before, site), omega in zip(pairwise(chain), omegas[1:], strict=True):
-                before.post.scale_(omega)  # type: ignore[union-attr, operator]
-                _divide_inputs(site, omega)
-        for site in chain:
-            site.detach_()
+            start = omegas[chain[0].name]
+            if isinstance(start, Tensor):
+                first[stack] = start
+                _divide_inputs(chain[0], start)
+            elif start != 1:
+                _divide_output(chain[0], start)
+            for before, site in pairwise(chain):
+                omega = omegas[site.name]
+                if isinstance(omega, Tensor) or omega != 1:
+                    _scale_norm(before, omega)
+                    _divide_inputs(site, omega)
+    for site in sites:
+        site.detach_()
     return first
+
+
+def verify(model: nn.Module, folded: nn.Module, batch: Batch) -> None:
+    """Refuse, by ModelError, a folded model whose outputs for the batch are not those of the model, dropout off."""
+    with undisturbed(model), undisturbed(folded), torch.no_grad():
+        pairs = zip(*(outputs(part.eval(), batch) for part in (model, folded)), strict=True)
+        error = max(float((a - b).abs().max() / a.abs().max().clamp(min=1)) for a, b in pairs)
+    dtype = next(model.parameters()).dtype
+    if not error <= TOLERANCE.get(dtype, 0.1):
+        raise ModelError(
+            f"folding changes the output by {error:.2g}: something else than matrices reads a norm's output, or a norm is not "
+            "linear in its γ; keep ω, or fold before training with scheme='admin_rescaled'"
+        )
+
+
+def outputs(model: nn.Module, batch: Batch) -> list[Tensor]:
+    """The floating-point tensors that the model gives for the batch, in float32 at least."""
+    like = next(model.parameters())
+    batch = map_tensors(batch, lambda t: t.to(like.device, like.dtype if t.is_floating_point() else None))
+    result = call(model, batch)
+    parts = result.values() if isinstance(result, Mapping) else [result] if isinstance(result, Tensor) else result
+    return [
+        part.float() if part.itemsize < 4 else part for part in parts if isinstance(part, Tensor) and part.is_floating_point()
+    ]
 
 
 def _check(config: TransformerConfig) -> None:
@@ -67,6 +118,8 @@ def _check(config: TransformerConfig) -> None:
 def _divisible(site: Site) -> Tensor | float:
     """The site's ω, if it can be divided by."""
     omega = site.omega
+    if site.stuck and not (isinstance(omega, float) and omega == 1):
+        raise ModelError(f"the ω of {site.name} cannot be folded away: {site.stuck}")
     smallest = abs(omega) if isinstance(omega, float) else float(omega.detach().abs().min())
     if not smallest >= SMALLEST:
         raise ModelError(f"{site.name} has an ω entry of size {smallest:g}, too close to 0 to divide by; keep ω or train on")
@@ -85,6 +138,32 @@ def _divide_output(site: Site, omega: float) -> None:
             matrix.weight.div_(omega)
             if matrix.bias is not None:
                 matrix.bias.div_(omega)
+
+
+def _scale_norm(site: Site, omega: Tensor | float) -> None:
+    """Multiply what the site's norm gives: ν by ω, and γ by ω or, where the norm multiplies by 1 + γ, to (1 + γ)·ω − 1."""
+    norm = site.post
+    assert norm is not None
+    if hasattr(norm, "scale_"):
+        norm.scale_(omega)  # type: ignore[operator]
+        return
+    own = {name: value for name, value in norm.named_parameters() if not name.startswith("bathy_omega")}
+    kept = {name: value.clone() for name, value in own.items()}
+
+    def multiply(factor: Tensor | float, offset: int) -> None:
+        for name, value in own.items():
+            shift = 0 if "bias" in name or "beta" in name else offset
+            value.copy_((kept[name] + shift) * factor - shift)
+
+    x = torch.randn(8, site.width, generator=torch.Generator().manual_seed(0)).to(site.matrices[0].weight)
+    plain = norm.forward(x).float()  # without the hook that adds ω
+    for offset in (0, 1):
+        multiply(2.0, offset)
+        if torch.allclose(norm.forward(x).float(), 2 * plain, rtol=0.05, atol=0.05):
+            multiply(omega, offset)
+            return
+    multiply(1.0, 0)
+    raise ModelError(f"the norm after {site.name} has no γ that could take up the ω of the next site; keep ω")
 
 
 def _folded_config(config: TransformerConfig, untied: bool) -> TransformerConfig:

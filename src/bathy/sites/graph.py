@@ -147,7 +147,7 @@ class _Recorder(TorchFunctionMode):
             self.numbers[parameter] = self.graph.add("parameter", (), "", parameter, name=name)
         self.handles: list[RemovableHandle] = []
         for path, module in model.named_modules():
-            norm = _is_norm(module)
+            norm = is_norm(module)
             self.handles.append(module.register_forward_pre_hook(self._enter(path, norm), with_kwargs=True))
             self.handles.append(module.register_forward_hook(self._leave(path, norm), with_kwargs=True))
 
@@ -222,7 +222,7 @@ class _Recorder(TorchFunctionMode):
         return hook
 
 
-def _is_norm(module: nn.Module) -> bool:
+def is_norm(module: nn.Module) -> bool:
     """Whether a module is a norm: its class says so, and it has no matrix."""
     return "norm" in type(module).__name__.lower() and all(p.dim() < 2 for p in module.parameters())
 

@@ -137,9 +137,15 @@ class Shortcut:
     def add(self, norm: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The norm's arguments with ω·x + a in place of x + a."""
         x, b = self.x.take(), args[0]
+        if b.is_nested:  # as nn.TransformerEncoder packs padded batches in evaluation
+            parts = [self._sum(norm, *pair) for pair in zip(b.unbind(), x.unbind(), strict=True)]
+            return torch.nested.as_nested_tensor(parts), *args[1:]
+        return self._sum(norm, b, x), *args[1:]
+
+    def _sum(self, norm: nn.Module, b: Tensor, x: Tensor) -> Tensor:
         if self.constant is not None:
-            return torch.add(b, x, alpha=self.constant - 1), *args[1:]
-        return torch.addcmul(b, x, getattr(norm, self.site.omega_name) - 1), *args[1:]
+            return torch.add(b, x, alpha=self.constant - 1)
+        return torch.addcmul(b, x, getattr(norm, self.site.omega_name) - 1)
 
     def remove(self) -> None:
         """Take the hooks off."""
@@ -171,6 +177,7 @@ class TracedSite(Site):
     def attach_(self, constant: float | None = None) -> None:
         if self.obstacle:
             raise ModelError(f"{self.name} can have no ω: {self.obstacle}")
+        self.detach_()
         assert self.post is not None
         if constant is None:
             like = next(self.post.parameters(), self.matrices[0].weight)
@@ -223,3 +230,11 @@ def shortcuts(module: nn.Module) -> Iterator[Shortcut]:
         owner = getattr(hook, "__self__", None)
         if isinstance(owner, Shortcut):
             yield owner
+
+
+def hooked_sites(model: nn.Module) -> Sites | None:
+    """The sites of a model into which ω was hooked, as tracing once found them; None for any other model."""
+    for module in model.modules():
+        for shortcut in shortcuts(module):
+            return shortcut.site.found
+    return None

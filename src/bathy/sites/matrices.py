@@ -106,8 +106,8 @@ def _first_product(graph: Graph, number: int, branch: set[int]) -> Value | None:
 def with_roles(graph: Graph, found: list[Use], attends: tuple[int, dict[str, int]] | None) -> list[Use]:
     """The uses with their roles; one that feeds several of q, k, v through a split becomes one use for each."""
     if attends is None:
-        last = found[-1].number if len(found) > 1 else -1
-        return [replace(use, role="fc2" if use.number == last else "fc1") for use in found]
+        last = "fc2" if len(found) > 1 else "out"
+        return [replace(use, role=last if use.number == found[-1].number else "fc1") for use in found]
     number, parts = attends
     if graph.values[number].op == FUSED:
         return [use if use.role else replace(use, role="out" if use.number > number else "in") for use in found]

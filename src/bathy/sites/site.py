@@ -64,6 +64,11 @@ class Site(ABC):
     """Why an ω on its shortcut could not be folded away; empty when it could."""
 
     @property
+    def free(self) -> bool:
+        """Whether Admin gives it an ω: after the sum stands a norm, and it is not a stack's first (whose ω is 1)."""
+        return self.position in ("post", "both") and (self.index > 1 or self.calls > 1)
+
+    @property
     @abstractmethod
     def omega(self) -> nn.Parameter | float:
         """The factor on the shortcut; 1 where there is none."""

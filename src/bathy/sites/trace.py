@@ -16,7 +16,7 @@ from torch import nn
 from bathy.errors import ModelError
 from bathy.sites.batch import Batch, on_device_of
 from bathy.sites.graph import DROPOUTS, VIEWS, Graph, Key, Value, record
-from bathy.sites.hooks import PassedOver, Sites, Tap, TracedSite, shortcuts
+from bathy.sites.hooks import PassedOver, Sites, Tap, TracedSite, hooked_sites
 from bathy.sites.matrices import Use, attention, matrices, uses, with_roles
 from bathy.sites.site import POSITIONS, Moment, Position
 
@@ -57,9 +57,9 @@ def find_sites(model: nn.Module, batch: Batch) -> Sites:
 
     The result's `passed_over` lists the additions that are no residual, and why. The model stays as it was.
     """
-    for module in model.modules():
-        for shortcut in shortcuts(module):
-            return shortcut.site.found
+    known = hooked_sites(model)
+    if known:
+        return known
     batch = on_device_of(model, batch)
     graph = record(model, batch)
     found = Sites(batch)
@@ -301,9 +301,9 @@ class _Builder:
 
     def _stack(self, chain: list[Connection]) -> str:
         parts = _common([c.path.split(".") for c in chain])
-        while parts and isinstance(self.model.get_submodule(".".join(parts)), nn.ModuleList | nn.Sequential | nn.ModuleDict):
+        lists = nn.ModuleList | nn.Sequential | nn.ModuleDict
+        while parts and (parts[-1].isdigit() or isinstance(self.model.get_submodule(".".join(parts)), lists)):
             parts = parts[:-1]
-            parts = parts[:-1] if parts and parts[-1].isdigit() else parts
         return ".".join(parts) or "model"
 
 
