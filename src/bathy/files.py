@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -11,6 +12,8 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from bathy.errors import DataError
 
 
 @contextmanager
@@ -24,6 +27,19 @@ def replacing(path: Path) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """Turn what the file system refuses (no space, no permission) into a DataError of one line."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise DataError(f"no space left for {folder}; free some and run again, finished parts are kept") from None
+        if error.filename is None:
+            raise
+        raise DataError(f"{error.filename}: {error.strerror}") from None
 
 
 def write_text(path: Path, text: str) -> None:

@@ -16,6 +16,7 @@ from bathy.errors import BathyError
 COMMANDS: dict[str, str] = {
     "corpus": "bathy.cli.corpus",
     "prepare": "bathy.cli.prepare",
+    "data": "bathy.cli.data",
     "bench": "bathy.cli.bench",
     "doctor": "bathy.cli.doctor",
 }

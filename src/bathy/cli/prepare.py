@@ -26,9 +26,9 @@ def prepare(
     """
     import json
 
-    from bathy import console
+    from bathy.console import out as screen
     from bathy.nmt.config import read_config
-    from bathy.nmt.data import summary
+    from bathy.nmt.overview import summary
     from bathy.nmt.prepare import prepare as run
 
     flags = {"prepare.raw": raw, "data.path": out, "prepare.source": source, "prepare.target": target}
@@ -37,4 +37,4 @@ def prepare(
     changes += [f"{key}={value}" for key, value in numbers.items() if value is not None]
     settings = read_config(config, [*changes, *(set_ or [])])
     manifest = run(settings)
-    console.out.print(summary(settings.data.folders[0], manifest))
+    screen.print(summary(settings.data.folders[0], manifest))

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from rich.table import Table
 
-from bathy import console
 from bathy.errors import DataError, nearest
+from bathy.nmt.corpora.layout import digest
 
 Ids = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 
@@ -66,20 +65,17 @@ class Split:
         return len(self.source)
 
 
-def summary(folder: Path, manifest: dict[str, Any]) -> Table:
-    """Counts, lengths and losses of a data folder, one row a split and side."""
-    columns = ["split", "side", "sentences", "tokens", "mean", "median", "p99", "longest", "unknown %", "dropped", "cut"]
-    rows = []
-    for split, row in manifest["splits"].items():
-        dropped = ", ".join(f"{count:,} {reason}" for reason, count in row.get("dropped", {}).items()) or "–"
-        for side in ("source", "target"):
-            facts = row[side]
-            lengths = [facts[name] for name in ("mean", "median", "p99", "longest")]
-            counts = [row["sentences"], facts["tokens"], *lengths, round(100 * facts["unknown_rate"], 4)]
-            rows.append(
-                [split, side, *counts, dropped if side == "source" else "", row.get("cut", 0) if side == "source" else ""]
-            )
-    return console.table(f"{folder}: vocabulary {manifest['vocab']:,}", columns, rows)
+def verify(folder: Path, manifest: dict[str, Any]) -> None:
+    """An error for the first file whose checksum is not the manifest's."""
+    sums = {
+        name: value
+        for row in manifest["splits"].values()
+        for side in ("source", "target")
+        for name, value in row[side]["sha256"].items()
+    }
+    for name, value in sums.items():
+        if digest(folder / name) != value:
+            raise DataError(f"{folder / name} is not what was prepared (its checksum differs); prepare the folder again")
 
 
 def _mapped(path: Path) -> Any:

@@ -6,7 +6,6 @@ import bz2
 import gzip
 import hashlib
 import lzma
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, Self
@@ -31,14 +30,14 @@ class PairFile:
     def __enter__(self) -> Self:
         with ExitStack() as opening:
             temporary = [opening.enter_context(replacing(path)) for path in self.paths]
-            self.files = [opening.enter_context(p.open("w", encoding="utf-8", newline="\n")) for p in temporary]
+            self.files = [opening.enter_context(p.open("wb")) for p in temporary]
             self.stack = opening.pop_all()
         return self
 
-    def write(self, source: str, target: str) -> None:
+    def write(self, source: bytes, target: bytes) -> None:
+        """One pair; lines come without their ends."""
         for file, line in zip(self.files, (source, target), strict=True):
-            file.write(line)
-            file.write("\n")
+            file.write(line + b"\n")
         self.lines += 1
 
     def __exit__(self, *error: Any) -> None:
@@ -99,10 +98,3 @@ def describe(folder: Path, name: str, source: str, target: str, **facts: Any) ->
     value = {"corpus": name, "source": source, "target": target, "splits": rows, **facts, "origin": origin()}
     write_json(folder / "corpus.json", value)
     return value
-
-
-def head(path: Path, number: int) -> Iterator[str]:
-    """The first lines of a file, for a look at it."""
-    with opened(path) as file:
-        for _, line in zip(range(number), file, strict=False):
-            yield line.decode("utf-8", "replace").rstrip("\n")

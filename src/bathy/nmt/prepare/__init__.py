@@ -8,7 +8,6 @@ is never made again, so a killed run goes on where it stopped, and a changed set
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import shutil
@@ -23,7 +22,7 @@ import numpy.typing as npt
 
 from bathy.console import progress, track
 from bathy.errors import ConfigError, DataError
-from bathy.files import origin, write_json
+from bathy.files import explained, origin, write_json
 from bathy.nmt.config import Config, PrepareConfig
 from bathy.nmt.pool import parallel_map
 from bathy.nmt.prepare import clean, encode
@@ -45,14 +44,8 @@ ENCODE_KEYS = ("min_length", "max_length", "max_ratio", "measure", "longest", "o
 def prepare(config: Config) -> dict[str, Any]:
     """Make `data.path` from `prepare.raw`; returns the manifest. With nothing changed, nothing is done."""
     folder = only_folder(config)
-    try:
+    with explained(folder):
         return Preparation(config, folder).run()
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise DataError(f"no space left for {folder}; free some and run again, finished parts are kept") from None
-        if error.filename is None:
-            raise
-        raise DataError(f"{error.filename}: {error.strerror}") from None
 
 
 def only_folder(config: Config) -> Path:

@@ -10,6 +10,7 @@ from collections.abc import Generator
 from contextlib import ExitStack, closing
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from bathy.console import progress
 from bathy.nmt.corpora.layout import PairFile, describe
@@ -33,7 +34,7 @@ def pairs(seed: int = 1, workers: int = 1) -> Generator[tuple[str, str, str, str
         yield from rows
 
 
-def write_toy(folder: Path, size: int = 20_000, held_out: int = 500, seed: int = 1, workers: int = 0) -> None:
+def write_toy(folder: Path, size: int = 20_000, held_out: int = 500, seed: int = 1, workers: int = 0) -> dict[str, Any]:
     """Write the corpus: `size` training pairs, `held_out` each for valid, test and test_structure."""
     seen: set[str] = set()
     kept: dict[str, dict[Pair, str]] = {"valid": {}, "test": {}, "test_structure": {}}
@@ -45,7 +46,7 @@ def write_toy(folder: Path, size: int = 20_000, held_out: int = 500, seed: int =
             if split != "train":
                 kept[split].setdefault((source, target), structure)
             elif train.lines < size:
-                train.write(source, target)
+                train.write(source.encode(), target.encode())
                 seen.add(structure)
                 advance()
             if train.lines == size and all(len(chosen(kept, name, seen, held_out)) == held_out for name in kept):
@@ -53,8 +54,8 @@ def write_toy(folder: Path, size: int = 20_000, held_out: int = 500, seed: int =
     for name in kept:
         with PairFile(folder, name, "de", "en") as file:
             for source, target in chosen(kept, name, seen, held_out):
-                file.write(source, target)
-    describe(folder, "toy", "de", "en", seed=seed, size=size, held_out=held_out)
+                file.write(source.encode(), target.encode())
+    return describe(folder, "toy", "de", "en", seed=seed, size=size, held_out=held_out)
 
 
 def chosen(kept: dict[str, dict[Pair, str]], split: str, seen: set[str], number: int) -> list[Pair]:
