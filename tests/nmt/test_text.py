@@ -3,8 +3,11 @@
 import io
 import json
 import random
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sacremoses
@@ -75,9 +78,21 @@ def test_published_codes_replay_as_subword_nmt_applies_them(lines: list[str], co
         )
 
 
+def learnt(lines: list[str], vocab: int, **more: Any) -> Tokenizer:
+    return learn(iter([lines]), {char for line in lines for char in line}, vocab, **more)
+
+
+def test_learning_gives_the_same_file_in_every_process(lines: list[str], tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("\n".join(lines))
+    code = f"from bathy.nmt.text.bpe import learn; t = open({str(tmp_path / 'text')!r}).read();"
+    code += "print(learn([t.split('\\n')], set(t) - {'\\n'}, 700).to_str())"
+    runs = {subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout for _ in range(3)}
+    assert len(runs) == 1
+
+
 @pytest.mark.parametrize("raw", [False, True])
 def test_what_is_learnt_is_a_standard_file_with_the_asked_size(lines: list[str], raw: bool) -> None:
-    tokenizer = learn(iter([lines]), 500, raw=raw)
+    tokenizer = learnt(lines, 500, raw=raw)
     again = Tokenizer.from_str(tokenizer.to_str())
     subwords = Subwords(tokenizer)
     assert again.get_vocab_size() == 500
@@ -87,13 +102,13 @@ def test_what_is_learnt_is_a_standard_file_with_the_asked_size(lines: list[str],
 
 
 def test_merges_are_counted_as_the_recipes_count(lines: list[str]) -> None:
-    tokenizer = learn(iter([lines]), 8000, merges=300)
-    characters = {form for line in lines for word in line.split() for form in (*word, word[-1] + END)}
+    tokenizer = learnt(lines, 8000, merges=300)
+    characters = {form for line in lines for word in line.split() for char in word for form in (char, char + END)}
     assert tokenizer.get_vocab_size() == 4 + len(characters) + 300
 
 
 def test_separate_merges_share_one_vocabulary(lines: list[str]) -> None:
-    german, english = (learn(iter([part]), 300) for part in (lines[:1500], lines[1500:]))
+    german, english = (learnt(part, 300) for part in (lines[:1500], lines[1500:]))
     first, second = map(Subwords, unite(german, english))
     assert first.names == second.names and first.names[:4] == ["<pad>", "<unk>", "<s>", "</s>"]
     for own, line in ((first, lines[0]), (second, lines[-1])):
@@ -103,7 +118,7 @@ def test_separate_merges_share_one_vocabulary(lines: list[str]) -> None:
 
 
 def test_dropout_skips_merges_at_its_rate_and_none_at_zero(lines: list[str]) -> None:
-    subwords = Subwords(learn(iter([lines]), 600))
+    subwords = Subwords(learnt(lines, 600))
     rng = random.Random(1)
     assert all(subwords.encode_with_dropout(line, 0.0, rng) == subwords.encode(line) for line in lines[:300])
     text = " ".join(lines[:200])
@@ -123,11 +138,11 @@ def from_codes_of(merges: list[tuple[str, str]]) -> Tokenizer:
 
 def test_what_cannot_be_learnt_is_said(lines: list[str], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"data\.vocab is 90000, but the training text allows \d+; ask for at most"):
-        learn(iter([lines]), 90_000)
+        learnt(lines, 90_000)
     with pytest.raises(ConfigError, match="characters and marks alone are"):
-        learn(iter([lines]), 20)
+        learnt(lines, 20)
     with pytest.raises(ConfigError, match=r"prepare\.merges is 90000"):
-        learn(iter([lines]), 100, merges=90_000)
+        learnt(lines, 100, merges=90_000)
     (tmp_path / "codes").write_text("a b\n")
     with pytest.raises(DataError, match=r"does not begin with '#version: 0\.2'"):
         read_codes(tmp_path / "codes")
@@ -149,7 +164,7 @@ def test_a_codec_travels_with_its_folder_and_gives_natural_text_back(toy_data: P
 
 
 def test_lower_casing_normalising_and_raw_text_are_settings(lines: list[str]) -> None:
-    both = Subwords(learn(iter([[line.lower() for line in lines]]), 500))
+    both = Subwords(learnt([line.lower() for line in lines], 500))
     codec = Codec(TextConfig(lowercase=True, normalise=True), both)
     assert (
         codec.tokens(codec.encode(["„Der Hund“ schläft."], "source"), "source")[0].count('"')
@@ -157,5 +172,5 @@ def test_lower_casing_normalising_and_raw_text_are_settings(lines: list[str]) ->
         == 2
     )
     assert codec.decode(codec.encode(["DER HUND SCHLÄFT."]), "source") == ["der hund schläft."]
-    raw = Codec(TextConfig(tokeniser="raw"), Subwords(learn(iter([lines]), 500, raw=True)))
+    raw = Codec(TextConfig(tokeniser="raw"), Subwords(learnt(lines, 500, raw=True)))
     assert raw.decode(raw.encode(["Der  Hund schläft ,  sagt er."])) == ["Der Hund schläft , sagt er."]

@@ -28,7 +28,7 @@ from bathy.nmt.pool import parallel_map
 from bathy.nmt.prepare import clean, encode
 from bathy.nmt.prepare.inputs import SHARD, Pair, inspect_all
 from bathy.nmt.prepare.repeated import mark_repeated
-from bathy.nmt.text.bpe import Subwords, from_codes, learn, unite
+from bathy.nmt.text.bpe import Subwords, from_codes, learn, read_codes, unite
 from bathy.nmt.text.codec import Codec
 
 FORMAT = 1
@@ -94,17 +94,18 @@ class Preparation:
         if (old := self.current()) and old["keys"] == keys:
             return old
         for pair in pairs:
-            self.clean(pair, texts[pair.split])
-        kept = {pair.split: [counts[clean.KEPT] for counts in clean.counted(texts[pair.split], pair)] for pair in pairs}
+            self.tokenise(pair, texts[pair.split])
+        accounts = {pair.split: clean.accounts(texts[pair.split], pair) for pair in pairs}
+        kept = {split: [account.counts[clean.KEPT] for account in rows] for split, rows in accounts.items()}
         if not sum(kept["train"]):
             raise DataError(
                 f"no training pair of {self.config.raw} is left after cleaning; check prepare's limits and languages"
             )
         if self.config.deduplicate:
             mark_repeated(texts["train"], kept["train"])
-        self.learn(texts["train"], kept["train"], learnt)
+        self.learn(texts["train"], kept["train"], accounts["train"], learnt)
         for pair in pairs:
-            self.encode(pair, texts[pair.split], kept[pair.split], learnt, ids[pair.split])
+            self.number(pair, texts[pair.split], kept[pair.split], learnt, ids[pair.split])
         manifest = self.finish(pairs, texts, kept, learnt, ids, keys)
         self.tidy({*texts.values(), *ids.values(), learnt})
         return manifest
@@ -125,13 +126,13 @@ class Preparation:
         return key("text", pair.source.sha256, pair.target.sha256, chosen(self.config, TEXT_KEYS + cleaning))
 
     def learn_key(self, text: str) -> str:
-        codes = [hashlib.sha256(Path(p).read_bytes()).hexdigest() for p in (self.config.codes, self.config.codes_target) if p]
+        codes = [read_codes(Path(path)) for path in (self.config.codes, self.config.codes_target) if path]
         return key("bpe", text, self.vocab, codes, chosen(self.config, LEARN_KEYS))
 
     def encode_key(self, split: str, text: str, learnt: str) -> str:
         return key("ids", split, text, learnt, chosen(self.config, ENCODE_KEYS))
 
-    def clean(self, pair: Pair, folder: Path) -> None:
+    def tokenise(self, pair: Pair, folder: Path) -> None:
         """Stage 1: tokenise and clean what is not done yet."""
         with progress(f"tokenising {pair.split}", pair.lines) as advance:
             for lines in parallel_map(clean.clean_shard, clean.jobs(self.config, pair, folder), self.workers):
@@ -156,17 +157,17 @@ class Preparation:
                 pairs = [pair for place, pair in enumerate(pairs, firsts[number] + 1) if place % every]
             yield [line for pair in pairs for line in (pair if side is None else [pair[side]])]
 
-    def learn(self, text: Path, kept: list[int], folder: Path) -> None:
+    def learn(self, text: Path, kept: list[int], accounts: list[clean.Account], folder: Path) -> None:
         """Stage 2: learn BPE, or replay codes, and write the codec."""
         if (folder / "text.json").exists():
             return
         config, raw = self.config, self.config.tokeniser == "raw"
 
         def trained(side: int | None, codes: str) -> Any:
+            characters = self.alphabet(text, kept, accounts, side)
             if codes:
-                characters = {char for lines in self.lines(text, kept, side) for line in lines for char in line}
-                return from_codes(Path(codes), characters - {" "})
-            return learn(self.lines(text, kept, side), self.vocab, config.merges, config.characters, raw)
+                return from_codes(Path(codes), characters)
+            return learn(self.lines(text, kept, side), characters, self.vocab, config.merges, raw)
 
         if config.joint:
             tokenizers = [trained(None, config.codes)]
@@ -174,7 +175,16 @@ class Preparation:
             tokenizers = list(unite(trained(0, config.codes), trained(1, config.codes_target)))
         Codec(clean.text_settings(config), *map(Subwords, tokenizers)).save(folder)
 
-    def encode(self, pair: Pair, text: Path, kept: list[int], codec: Path, folder: Path) -> None:
+    def alphabet(self, text: Path, kept: list[int], accounts: list[clean.Account], side: int | None) -> set[str]:
+        """The characters of one side or both; of many, the commonest `prepare.characters`."""
+        sides = (0, 1) if side is None else (side,)
+        found = {char for account in accounts for i in sides for char in account.characters[i]}
+        if not 0 < self.config.characters < len(found):
+            return found
+        counts = Counter(char for lines in self.lines(text, kept, side) for line in lines for char in line if char != " ")
+        return set(sorted(counts, key=lambda char: (-counts[char], char))[: self.config.characters])
+
+    def number(self, pair: Pair, text: Path, kept: list[int], codec: Path, folder: Path) -> None:
         """Stage 3: words to ids, for the shards that are not done yet."""
         starts, firsts, _ = self.places(text, kept)
         work = (
@@ -227,7 +237,7 @@ class Preparation:
 
     def account(self, pair: Pair, text: Path, kept: list[int], ids: Path) -> dict[str, Any]:
         """Where the raw lines went: read, dropped by reason, cut."""
-        counts: Counter[str] = sum(clean.counted(text, pair), Counter())
+        counts: Counter[str] = sum((account.counts for account in clean.accounts(text, pair)), Counter())
         for report in encode.reports(ids, len(kept)):
             counts.update(report["counts"])
         if (text / "keep.npy").exists():

@@ -93,7 +93,8 @@ def write_shard(job: Job, kept: list[tuple[str, str]], counts: Counter[str]) -> 
     if job.config.deduplicate and job.strict:
         with replacing(job.folder / f"{job.number:06}.npy") as temporary, temporary.open("wb") as file:
             np.save(file, hashes(kept))
-    write_json(job.folder / f"{job.number:06}.json", counts)
+    characters = ["".join(sorted(set().union(*(pair[side] for pair in kept)))) for side in (0, 1)]
+    write_json(job.folder / f"{job.number:06}.json", {"counts": counts, "characters": characters})
 
 
 def hashes(pairs: list[tuple[str, str]]) -> npt.NDArray[np.uint64]:
@@ -145,10 +146,19 @@ def misfit(source: int, target: int, config: PrepareConfig) -> str:
     return ""
 
 
-def counted(folder: Path, pair: Pair) -> list[Counter[str]]:
-    """Each shard's counts by reason."""
-    numbers = range(-(-pair.lines // SHARD))
-    return [Counter(json.loads((folder / f"{n:06}.json").read_text(encoding="utf-8"))) for n in numbers]
+@dataclass(frozen=True)
+class Account:
+    """What a finished shard says of itself: counts by reason, and the characters of each side."""
+
+    counts: Counter[str]
+    characters: tuple[str, str]
+
+
+def accounts(folder: Path, pair: Pair) -> list[Account]:
+    """Every shard's account."""
+    texts = ((folder / f"{n:06}.json").read_text(encoding="utf-8") for n in range(-(-pair.lines // SHARD)))
+    rows = map(json.loads, texts)
+    return [Account(Counter(row["counts"]), tuple(row["characters"])) for row in rows]
 
 
 def read_shard(folder: Path, number: int, keep: npt.NDArray[np.bool_] | None = None) -> list[tuple[str, str]]:

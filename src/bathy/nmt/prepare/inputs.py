@@ -72,7 +72,8 @@ def inspect_all(folder: Path, source: str, target: str, memory: Path, workers: i
     pairs = [Pair(split, known[str(a)], known[str(b)]) for split, (a, b) in found.items()]
     for pair in pairs:
         check(pair)
-    write_json(memory, [vars(item) for pair in pairs for item in (pair.source, pair.target)])
+    if fresh or not memory.exists():
+        write_json(memory, [vars(item) for pair in pairs for item in (pair.source, pair.target)])
     return pairs
 
 

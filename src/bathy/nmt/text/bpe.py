@@ -43,25 +43,35 @@ def assemble(vocab: dict[str, int], merges: Sequence[tuple[str, str]], raw: bool
     return tokenizer
 
 
-def learn(texts: Iterable[list[str]], vocab: int, merges: int = 0, characters: int = 0, raw: bool = False) -> Tokenizer:
-    """BPE from lists of tokenised lines: a vocabulary of `vocab` entries, or `merges` merges whatever the alphabet."""
+def learn(texts: Iterable[list[str]], characters: Iterable[str], vocab: int, merges: int = 0, raw: bool = False) -> Tokenizer:
+    """BPE from lists of tokenised lines: a vocabulary of `vocab` entries, or `merges` merges whatever the alphabet.
+
+    `characters` is the alphabet, each with its form at the end of a word; others become unknown. Given in advance and
+    numbered in order, it makes ties between pairs, and so the whole result, the same in every run.
+    """
     lib: Any = require("tokenizers", "nmt")
     tokenizer = assemble({}, [], raw)
-    wanted = merges + (characters or 4000) * (1 if raw else 2) + len(SPECIALS) if merges else vocab
-    options: dict[str, Any] = {} if raw else {"end_of_word_suffix": END}
-    if characters:
-        options["limit_alphabet"] = characters
+    plain = sorted(set(characters) - {" "} | ({SPACE} if raw else set()))
+    ends = [] if raw else [char + END for char in plain]
+    alphabet = [*plain, *ends]
     trainer = lib.trainers.BpeTrainer(
-        vocab_size=wanted, special_tokens=SPECIALS, min_frequency=MIN_COUNT, show_progress=False, **options
+        vocab_size=len(SPECIALS) + len(alphabet) + merges if merges else vocab,
+        special_tokens=[*SPECIALS, *ends],
+        initial_alphabet=plain,
+        limit_alphabet=len(plain),
+        min_frequency=MIN_COUNT,
+        show_progress=False,
+        **({} if raw else {"end_of_word_suffix": END}),
     )
     tokenizer.train_from_iterator(texts, trainer)
-    learnt = parts(tokenizer)[1]
-    alphabet = alphabet_of(tokenizer)
+    known = set(alphabet)
+    learnt = [merge for merge in parts(tokenizer)[1] if "".join(merge) not in known]
+    found = len(SPECIALS) + len(alphabet) + len(learnt)
     if merges:
         check_merges(merges, len(learnt))
-        return assemble(numbered([*alphabet, *map("".join, learnt[:merges])]), learnt[:merges], raw)
-    check_vocab(vocab, tokenizer.get_vocab_size(), len(alphabet))
-    return tokenizer
+    else:
+        check_vocab(vocab, found, len(alphabet))
+    return assemble(numbered([*alphabet, *map("".join, learnt)]), learnt, raw)
 
 
 def check_merges(wanted: int, found: int) -> None:
@@ -99,7 +109,7 @@ def from_codes(path: Path, characters: Iterable[str]) -> Tokenizer:
     """The tokenizer that replays published codes; `characters` are those that the training text has."""
     merges = list(dict.fromkeys(read_codes(path)))
     alphabet = {symbol for merge in merges for symbol in merge if len(symbol.removesuffix(END)) == 1}
-    alphabet |= {form for char in characters for form in (char, char + END)}
+    alphabet |= {form for char in set(characters) - {" "} for form in (char, char + END)}
     return assemble(numbered([*sorted(alphabet), *map("".join, merges)]), merges, raw=False)
 
 
@@ -125,13 +135,6 @@ def parts(tokenizer: Tokenizer) -> tuple[dict[str, int], list[tuple[str, str]]]:
 def is_raw(tokenizer: Tokenizer) -> bool:
     """Whether words are marked at their start (raw text) or at their end."""
     return json.loads(tokenizer.to_str())["model"]["end_of_word_suffix"] is None
-
-
-def alphabet_of(tokenizer: Tokenizer) -> list[str]:
-    """The tokens that no merge makes, marks left out, by id."""
-    vocab, merges = parts(tokenizer)
-    made = {"".join(merge) for merge in merges} | set(SPECIALS)
-    return sorted(vocab.keys() - made, key=vocab.__getitem__)
 
 
 class Subwords:
