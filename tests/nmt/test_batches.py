@@ -103,7 +103,7 @@ def test_batches_waste_little_and_come_in_random_order(toy_data: Path) -> None:
     assert np.mean([batch.efficiency for batch in batches]) > 0.9
     longest = np.array([batch.source.shape[1] for batch in batches])
     assert abs(np.corrcoef(longest[1:], longest[:-1])[0, 1]) < 0.2
-    assert len({tuple(sorted(batch.rows)) for batch in batches}) > 0.9 * len(batches)
+    assert len({tuple(sorted(batch.rows)) for batch in batches}) > 0.8 * len(batches)
 
 
 def test_sorting_both_sides_beats_sorting_one() -> None:

@@ -212,15 +212,15 @@ def cut(
 ) -> list[Rows]:
     """Places of the sentences of each batch, shortest first.
 
-    `rng` decides among sentences of equal lengths, which way the differences run, and how full the first batch is, so
+    `rng` decides among sentences of like lengths, which way the differences run, and how full the first batch is, so
     that no two epochs draw the same borders.
     """
     start = rng.permutation(len(source)) if rng is not None else np.arange(len(source))
     up = int(rng.integers(2)) if rng is not None else 0
     first = int(rng.uniform(0.2, 1) * tokens) if rng is not None else tokens
     longer = np.maximum(source, target)[start]
-    difference = (source - target)[start]
-    key = longer.astype(np.int64) * (4 * tokens) + np.where(longer % 2 == up, difference, -difference)
+    difference = (source - target)[start].astype(np.int64)
+    key = longer.astype(np.int64) * (4 * tokens + 4) + np.where(longer % 2 == up, difference, -difference)
     order = start[np.argsort(key, kind="stable")]
     longer = np.maximum(source, target)[order]
     batches, begin = [], 0
