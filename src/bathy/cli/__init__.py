@@ -17,6 +17,7 @@ COMMANDS: dict[str, str] = {
     "corpus": "bathy.cli.corpus",
     "prepare": "bathy.cli.prepare",
     "data": "bathy.cli.data",
+    "train": "bathy.cli.train",
     "bench": "bathy.cli.bench",
     "doctor": "bathy.cli.doctor",
 }

@@ -81,6 +81,14 @@ def meta(folder: Path) -> dict[str, Any]:
     return json.loads((folder / META).read_text(encoding="utf-8"))
 
 
+def prune(run: Path, last: int, best: int) -> None:
+    """Keep the newest `last` checkpoints and the `best` of lowest validation loss; remove the others."""
+    found = [folder for _, folder in checkpoints(run)]
+    by_loss = sorted(found, key=lambda folder: meta(folder).get("valid_loss", float("inf")))
+    for folder in set(found) - set(found[-last:]) - set(by_loss[:best]):
+        shutil.rmtree(folder)
+
+
 def intact(folder: Path) -> bool:
     """Whether the files are those that were written."""
     try:
