@@ -9,8 +9,8 @@ import bathy
 
 SOURCE = Path(bathy.__file__).parent
 RANKS = [
-    ["errors"], ["files", "console", "settings"], ["norms"], ["residual"], ["schemes"], ["attention"], ["transformer"],
-    ["sites"], ["folding", "profiling"], ["admin"], ["clinic"], ["nmt"], ["lab"], ["cli"], ["__main__"],
+    ["errors"], ["files", "console", "settings"], ["dropout", "norms"], ["residual"], ["schemes"], ["attention"],
+    ["transformer"], ["sites"], ["folding", "profiling"], ["admin"], ["clinic"], ["nmt"], ["lab"], ["cli"], ["__main__"],
 ]  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
 

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bathy.dropout import Dropout
 from bathy.residual import Branch, Matrix
 
 
@@ -113,7 +114,7 @@ class Attention(Branch):
         self.heads, self.attention_dropout, self.inner_width = heads, attention_dropout, width
         self.inner: nn.Module = nn.Identity()
         self.out = nn.Linear(width, width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         fused_xavier_(self.out)
 
     def split(self, x_bqd: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from bathy.attention import Cache, EncoderAttention, KeyValues, SelfAttention, fused_xavier_
+from bathy.dropout import Dropout
 from bathy.errors import ConfigError
 from bathy.norms import find_norm
 from bathy.residual import Branch, Matrix, Place, Residual
@@ -129,7 +130,7 @@ class FeedForward(Branch):
         super().__init__()
         self.fc1, self.fc2 = nn.Linear(config.width, config.ffn), nn.Linear(config.ffn, config.width)
         self.activation: nn.Module = ACTIVATIONS[config.activation]()
-        self.activation_dropout, self.dropout = nn.Dropout(config.activation_dropout), nn.Dropout(config.dropout)
+        self.activation_dropout, self.dropout = Dropout(config.activation_dropout), Dropout(config.dropout)
         self.inner: nn.Module = nn.Identity()
         self.inner_width = config.ffn
         fused_xavier_(self.fc1)
@@ -252,7 +253,7 @@ class Transformer(nn.Module):
         self.config = config
         names = ["shared"] if config.tie_embeddings else [*config.stacks, "output"]
         self.embeddings = nn.ModuleDict({name: self._embedding() for name in names})
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         for name in config.stacks:
             self.add_module(name, Stack(config, name))
             table = sinusoids(config.max_length, config.width)
