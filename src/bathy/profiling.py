@@ -24,8 +24,8 @@ from bathy.console import as_text, table
 from bathy.errors import BatchError, CheckpointError, ModelError, SchemeError
 from bathy.files import origin, write_json
 from bathy.schemes import SCHEMES
-from bathy.sites.batch import Batch, call, first_sentences, on_device_of, real_tokens, sentences_within, undisturbed
-from bathy.sites.positions import Mask, Positions
+from bathy.sites.batch import Batch, call, on_device_of, undisturbed
+from bathy.sites.positions import Mask, Positions, first_tokens
 from bathy.sites.site import Site, declared_sites, variance
 from bathy.sites.trace import find_sites
 from bathy.transformer import Transformer
@@ -113,9 +113,7 @@ def profile(model: nn.Module, batch: Batch, tokens: int = MOST_TOKENS, mask: Mas
 
 def profile_sites(model: nn.Module, sites: Sequence[Site], batch: Batch, tokens: int, mask: Mask | None = None) -> Profile:
     """The profile of these sites."""
-    if isinstance(model, Transformer) and mask is None:
-        batch = first_sentences(batch, sentences_within(real_tokens(model, batch), tokens))
-    positions = Positions(model, batch, sites, mask, most=tokens)
+    batch, positions = first_tokens(model, batch, sites, tokens, mask)
     with _borrowed_omegas(sites), undisturbed(model), torch.no_grad():
         readings = _measure(model.train(), sites, batch, positions)
     return Profile(_site_profiles(sites, readings), positions.counts, positions.source, origin=origin())

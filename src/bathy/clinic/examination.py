@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from bathy.clinic.exams import EXAMS, Exam
-from bathy.clinic.probe import Loss, examined
+from bathy.clinic.probe import LOSSES, Loss, examined
 from bathy.clinic.readings import Reading, read, write
 from bathy.console import track
 from bathy.errors import ConfigError, nearest
@@ -59,7 +59,8 @@ def examine(
 ) -> Examination:
     """Examine the model on at most `tokens` real tokens of the batch; it and the random state come back as they were.
 
-    `loss(output, batch)` is the training objective; without it the output's own `loss`, or cross-entropy of the next token.
+    `loss(output, batch)` is the training objective; without it our models' is cross-entropy of the next token, another model's
+    its output's own `loss`, else a seeded random projection of the output. `origin` says which.
     `lr` is the learning rate of the next update: with it, the clinic can say whether that is too high. Under
     `torch.autocast` the exams run in that precision, and `loss_scale` is the factor on the loss.
     """
@@ -72,6 +73,7 @@ def examine(
             start = time.perf_counter()
             readings += chosen[exam](subject)
             readings.append(Reading("seconds", time.perf_counter() - start, exam, **label))
+    settings["loss"] = "given" if loss else LOSSES[subject.loss]
     return Examination(readings, origin(model=type(model).__name__, **settings))
 
 

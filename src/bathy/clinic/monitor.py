@@ -29,10 +29,11 @@ from torch.optim import Optimizer
 from bathy.clinic.exams.activations import site_rows, statistics
 from bathy.clinic.probe import Labelled, discover, watching
 from bathy.clinic.readings import Reading, append
-from bathy.errors import BathyError, ConfigError
+from bathy.errors import ConfigError
 from bathy.files import origin
 from bathy.residual import Matrix
-from bathy.sites.batch import Batch, real_tokens
+from bathy.sites.batch import Batch
+from bathy.sites.positions import Positions
 from bathy.sites.site import Moment, Site
 
 MOST_NUMBERS = 2**16
@@ -100,11 +101,7 @@ class Monitor:
     def watch(self, batch: Batch) -> None:
         """Say what the coming forward pass reads, where the model is not called as a whole; padding is then left out."""
         if self._sample:
-            try:
-                masks = real_tokens(self.model, batch)
-            except BathyError:  # the model does not say: all tokens count
-                return
-            self._sample.rows = {stack: mask.flatten().nonzero().squeeze(1) for stack, mask in masks.items()}
+            self._sample.positions = Positions(self.model, batch, self._sites)
 
     def step(self, loss: float | Tensor | None = None, *, loss_scale: float | None = None) -> list[Reading]:
         """Say that an update is over. On a sampled one, the rows that it gave."""
@@ -145,7 +142,7 @@ class Monitor:
         self._sample = None
 
     def _before_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._sample and self._sample.rows is None:
+        if self._sample and self._sample.positions is None:
             self.watch(dict(inspect.signature(module.forward).bind(*args, **kwargs).arguments))
 
     def _before_update(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -163,7 +160,7 @@ class Sample:
 
     def __init__(self, sites: Sequence[Site]) -> None:
         self.sites = sites
-        self.rows: dict[str, Tensor] | None = None
+        self.positions: Positions | None = None
         self.before = {(site, m.role): part.clone() for site in sites for m in site.matrices if (part := held(m)) is not None}
         self.seen: dict[tuple[Site, Moment], Tensor] = {}
         self.limits: dict[Site, float] = {}
@@ -179,7 +176,7 @@ class Sample:
     @torch.no_grad()
     def _hear(self, site: Site, moment: Moment, x: Tensor) -> None:
         if (site, moment) not in self.seen:
-            self.seen[site, moment] = statistics(x, self.rows[site.stack] if self.rows else None)
+            self.seen[site, moment] = statistics(x, self.positions.of(site, x) if self.positions else None)
             self.limits[site] = torch.finfo(x.dtype).max
         if moment == "output" and x.requires_grad and site not in self.gradients:
             self.gradients[site] = x.new_full((), math.nan)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,18 +15,11 @@ from torch import Tensor, nn
 
 from bathy.clinic.readings import Reading
 from bathy.errors import BatchError, ModelError
-from bathy.sites.batch import (
-    Batch,
-    call,
-    first_sentences,
-    map_tensors,
-    on_device_of,
-    real_tokens,
-    sentences_within,
-    undisturbed,
-)
+from bathy.sites.batch import Batch, call, map_tensors, on_device_of, undisturbed
+from bathy.sites.positions import first_tokens
 from bathy.sites.site import Moment, Site, declared_sites
 from bathy.sites.trace import find_sites
+from bathy.transformer import Transformer
 
 Loss = Callable[[Any, Batch], Tensor]
 """The training objective: from the model's output and the batch to one number."""
@@ -101,11 +94,19 @@ def examined(
 ) -> Iterator[Subject]:
     """A subject for exams, in evaluation mode; weights, buffers, gradients, mode and random state come back as they were."""
     batch = on_device_of(model, batch)
-    sites, masks = discover(model, batch), real_tokens(model, batch)
-    sentences = sentences_within(masks, tokens)
-    batch, masks = first_sentences(batch, sentences), {stack: mask[:sentences] for stack, mask in masks.items()}
+    sites = discover(model, batch)
+    batch, positions = first_tokens(model, batch, sites, tokens)
     with undisturbed(model), _own_gradients(model), torch.enable_grad():
-        yield Subject(model.eval(), batch, sites, masks, loss or default_loss, **settings)
+        output = positions.fill(model.eval(), batch, sites)
+        chosen = loss or loss_for(model, output)
+        yield Subject(model, batch, sites, positions.masks, chosen, **settings)
+
+
+def loss_for(model: nn.Module, output: Any) -> Loss:
+    """The objective where none was given: for our models the next token's, for others the output's own, else a projection."""
+    if isinstance(model, Transformer) or getattr(output, "loss", None) is not None:
+        return default_loss
+    return projection_loss
 
 
 @contextmanager
@@ -171,6 +172,24 @@ def default_loss(output: Any, batch: Batch) -> Tensor:
     if logits is None or not tokens or logits.dim() != 3 or logits.shape[:2] != tokens[-1].shape:
         raise BatchError("the model's output gives no loss by itself; pass loss=function of (output, batch)")
     return F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[-1][:, 1:].flatten(), ignore_index=0)
+
+
+def projection_loss(output: Any, batch: Batch) -> Tensor:
+    """A seeded random projection of the output: (1/n) Σ ⟨y, r⟩/√D over its n vectors y, for a model that gives no loss."""
+    parts = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else [output]
+    found = [part for part in parts if isinstance(part, Tensor) and part.is_floating_point()]
+    if not found:
+        raise BatchError("the model's output has no floating-point tensor; pass loss=function of (output, batch)")
+    y = found[0].float()
+    direction = torch.randn(y.shape[-1], generator=torch.Generator().manual_seed(0)).to(y.device)
+    return (y @ direction).mean() / y.shape[-1] ** 0.5
+
+
+LOSSES: dict[Loss, str] = {
+    default_loss: "the output's own, else the next token's",
+    projection_loss: "a seeded random projection of the output",
+}
+"""What an objective that was not given is called."""
 
 
 def _parts(batch: Batch) -> list[Any]:

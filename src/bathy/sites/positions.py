@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from inspect import signature
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bathy.errors import BatchError
-from bathy.sites.batch import Batch, real_tokens
+from bathy.sites.batch import Batch, call, first_sentences, real_tokens, sentences_within
 from bathy.sites.site import Site
 from bathy.transformer import Transformer
 
@@ -54,6 +55,16 @@ class Positions:
             self.rows[site.stack] = rows[: self.most or None]
         return self.rows[site.stack]
 
+    def fill(self, model: nn.Module, batch: Batch, sites: Iterable[Site]) -> Any:
+        """See every stack of the model in one forward pass; returns the model's output."""
+        handles = [site.on("input", partial(self.of, site)) for site in sites]
+        try:
+            with torch.no_grad():
+                return call(model, batch)
+        finally:
+            for handle in handles:
+                handle.remove()
+
     def _find(self, stack: str, x: Tensor) -> tuple[str, Tensor]:
         if self.mask is not None:
             mask = self.mask.get(stack) if isinstance(self.mask, Mapping) else self.mask
@@ -74,6 +85,19 @@ class Positions:
         """The mask in the stream's own order of dimensions, if it fits."""
         turned = mask.T if self.time_first and mask.dim() == 2 else mask
         return turned if turned.shape == x.shape[:-1] else None
+
+
+def first_tokens(
+    model: nn.Module, batch: Batch, sites: Sequence[Site], most: int, mask: Mask | None = None
+) -> tuple[Batch, Positions]:
+    """The batch's first sentences that have at most `most` real tokens, and which positions are real.
+
+    Another model's batch stays whole, for only its model knows which dimension is the sentence's; of its positions the first
+    `most` count.
+    """
+    if isinstance(model, Transformer) and mask is None:
+        batch = first_sentences(batch, sentences_within(real_tokens(model, batch), most))
+    return batch, Positions(model, batch, sites, mask, most)
 
 
 def _arguments(model: nn.Module, batch: Batch) -> Mapping[str, Any]:

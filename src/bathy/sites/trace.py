@@ -195,7 +195,7 @@ class _Builder:
         self.found.sites.sort(key=lambda site: by_name[site.name])
 
     def _site(self, c: Connection, name: str, stack: str, layer: int, index: int, shared: list[str]) -> TracedSite:
-        norm = self.graph.values[c.norm].path if c.norm >= 0 and c.position in ("post", "both") else ""
+        norm = self._norm_path(c) if c.position in ("post", "both") else ""
         taps = self._taps(c, norm)
         return TracedSite(
             name=name,
@@ -213,6 +213,13 @@ class _Builder:
             taps=taps,
             found=self.found,
         )
+
+    def _norm_path(self, c: Connection) -> str:
+        """The module that is the norm: it says so, or all it does is call a norm; '' where the norm is a bare function."""
+        path = self.graph.values[c.norm].path
+        takers = [key.path for key, _ in self.graph.places[c.b] if key.side == "input" and key.where == ("args", 0)]
+        givers = [key.path for key, _ in self.graph.places[c.norm] if key.side == "output" and key.where == ()]
+        return path or next((taker for taker in takers if taker in givers), "")
 
     def _reads(self, c: Connection) -> set[int]:
         """Inputs of matrices that are the stream, or the stream through what stands before the branch: norm, shift, scale."""

@@ -14,6 +14,7 @@ from types import ModuleType
 
 BENCHES: dict[str, str] = {
     "admin": "bathy.lab.bench.admin",
+    "sites": "bathy.lab.bench.sites",
 }
 """Name to the module that measures it; `bathy bench --list` shows the first line of its docstring."""
 

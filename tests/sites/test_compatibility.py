@@ -1,0 +1,148 @@
+"""Every library of the table: sites found, stabilised, trained, folded, saved and loaded by its own functions, examined."""
+
+import copy
+import math
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from zoo import ZOO, Specimen
+
+import bathy
+from bathy.files import write_text
+from bathy.folding import outputs
+from bathy.sites.batch import Batch, call
+
+PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
+COLUMNS = ["model", "library", "sites", "norm", "stabilised by", "trained", "folded", "saved, loaded", "examined"]
+
+
+def loss_of(output: Any) -> Tensor:
+    """The output's own loss, else how far its first tensor is from 1."""
+    if getattr(output, "loss", None) is not None:
+        return output.loss
+    first = next(iter(output.values())) if isinstance(output, dict) else output
+    return (first - 1).square().mean()
+
+
+def train(model: nn.Module, batch: Batch, steps: int = 6) -> list[float]:
+    optimizer = torch.optim.Adam(model.train().parameters(), 3e-3)
+    losses = []
+    for _ in range(steps):
+        loss = loss_of(call(model, batch))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def saved_and_loaded(model: nn.Module, build: Any) -> nn.Module:
+    """The model after a round through its library's own functions for that."""
+    with TemporaryDirectory() as folder:
+        if hasattr(model, "save_pretrained"):
+            model.save_pretrained(folder)
+            return type(model).from_pretrained(folder)
+        torch.save(model.state_dict(), Path(folder, "model.pt"))
+        fresh = build()
+        fresh.load_state_dict(torch.load(Path(folder, "model.pt"), weights_only=True))
+        return fresh
+
+
+def difference(a: nn.Module, b: nn.Module, batch: Batch) -> float:
+    """The largest difference of the two models' outputs, dropout off."""
+    with torch.no_grad():
+        pairs = zip(outputs(a.eval(), batch), outputs(b.eval(), batch), strict=True)
+        return max(float((x - y).abs().max()) for x, y in pairs)
+
+
+@cache
+def tried(name: str) -> dict[str, Any]:
+    """What happened to one model, by column."""
+    specimen: Specimen = ZOO[name]
+    model, batch = specimen.build(), specimen.batch()
+    keys = list(model.state_dict())
+    sites = bathy.find_sites(model, batch)
+    scheme = "admin" if specimen.position == "post" else "scaled_init"
+    bathy.stabilise_(model, batch, scheme)
+    examination = bathy.examine(model, batch)
+    losses = train(model, batch)
+    folded = bathy.fold(copy.deepcopy(model))
+    loaded = saved_and_loaded(folded, specimen.build)
+    return {
+        "sites": len(sites),
+        "positions": {site.position for site in sites},
+        "scheme": scheme,
+        "losses": losses,
+        "keys": list(folded.state_dict()) == keys,
+        "fold": difference(model, folded, batch),
+        "load": difference(folded, loaded, batch),
+        "examined": {reading.site for reading in examination.readings if reading.site} == {site.name for site in sites}
+        and all(math.isfinite(reading.value) for reading in examination.readings),
+    }
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_the_model_can_be_stabilised_trained_folded_saved_and_loaded(name: str) -> None:
+    specimen, result = ZOO[name], tried(name)
+    assert (result["sites"], result["positions"]) == (specimen.sites, {specimen.position})
+    assert math.isfinite(sum(result["losses"]))
+    assert trained(result)
+    assert result["keys"]
+    assert result["fold"] < 1e-4
+    assert result["load"] < 1e-6
+    assert result["examined"]
+
+
+def trained(result: dict[str, Any]) -> bool:
+    return min(result["losses"][2:]) < result["losses"][0]
+
+
+def cells(name: str, specimen: Specimen) -> list[str]:
+    """One row of the table."""
+    result = tried(name)
+    library = f"{specimen.library} {version(specimen.library).partition('+')[0]}" if specimen.library else "none"
+    folded = "no" if result["fold"] >= 1e-4 else "nothing to fold" if specimen.position == "pre" else "error < 1e-4"
+    yes = ["yes" if good else "no" for good in (trained(result), result["load"] < 1e-6, result["examined"])]
+    return [name, library, str(result["sites"]), specimen.position, result["scheme"], yes[0], folded, *yes[1:]]
+
+
+def test_the_table_in_the_docs_is_what_this_run_gives() -> None:
+    rows = [COLUMNS, ["---"] * len(COLUMNS), *(cells(name, specimen) for name, specimen in ZOO.items())]
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    page = PAGE.read_text(encoding="utf-8")
+    head, begin, rest = page.partition("<!-- table: written by tests/sites/test_compatibility.py -->\n")
+    written = f"{head}{begin}{table}\n{rest[rest.index('<!-- end of table -->') :]}"
+    if page != written:
+        write_text(PAGE, written)
+    assert page == written, f"{PAGE.name} was out of date and has been written anew: commit it"
+
+
+def test_a_monitor_follows_a_model_of_another_library() -> None:
+    specimen = ZOO["BERT"]
+    model, batch = specimen.build(), specimen.batch()
+    bathy.stabilise_(model, batch)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    with bathy.Monitor(model, optimizer=optimizer, every=2, batch=batch) as monitor:
+        for _ in range(4):
+            loss = model(**batch).loss
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            monitor.step(loss)
+    assert {reading.site for reading in monitor.readings if reading.site} == {
+        site.name for site in bathy.find_sites(model, batch)
+    }
+    assert {reading.step for reading in monitor.readings} == {1, 2, 4}
+
+
+def test_without_a_loss_of_its_own_a_model_is_examined_through_a_projection_and_it_is_said() -> None:
+    for name, said in (("BERT", "the output's own"), ("nn.TransformerEncoder", "a seeded random projection")):
+        examination = bathy.examine(ZOO[name].build(), ZOO[name].batch(), exams=["gradients"])
+        assert examination.origin["loss"].startswith(said)
+        assert [reading for reading in examination.readings if reading.quantity != "seconds"]
