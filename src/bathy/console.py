@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import IO, Protocol, TypeVar
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,9 +16,18 @@ from rich.table import Table
 
 T = TypeVar("T")
 
-out = Console(soft_wrap=True, highlight=False)
+PIPED_WIDTH = 160
+"""Columns of a table where there is no terminal to ask."""
+
+
+def _console(stream: IO[str], stderr: bool) -> Console:
+    width = None if stream.isatty() or "COLUMNS" in os.environ else PIPED_WIDTH
+    return Console(stderr=stderr, soft_wrap=True, highlight=False, width=width)
+
+
+out = _console(sys.stdout, stderr=False)
 """Results go here."""
-err = Console(stderr=True, soft_wrap=True, highlight=False)
+err = _console(sys.stderr, stderr=True)
 """Progress and warnings go here, so that results can be piped."""
 
 PLAIN_EVERY = 10.0
