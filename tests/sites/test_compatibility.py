@@ -146,3 +146,12 @@ def test_without_a_loss_of_its_own_a_model_is_examined_through_a_projection_and_
         examination = bathy.examine(ZOO[name].build(), ZOO[name].batch(), exams=["gradients"])
         assert examination.origin["loss"].startswith(said)
         assert [reading for reading in examination.readings if reading.quantity != "seconds"]
+
+
+def test_a_padded_batch_is_examined_in_the_models_own_shape() -> None:
+    """In evaluation nn.TransformerEncoder would pack it into a nested tensor."""
+    padding = torch.zeros(3, 7, dtype=torch.bool)
+    padding[0, 5:] = True
+    batch = {"src": ZOO["nn.TransformerEncoder"].batch(), "src_key_padding_mask": padding}
+    examination = bathy.examine(ZOO["nn.TransformerEncoder"].build(), batch)
+    assert all(math.isfinite(reading.value) for reading in examination.readings)

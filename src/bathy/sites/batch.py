@@ -16,10 +16,15 @@ Batch = Tensor | Sequence[Any] | Mapping[str, Any]
 
 
 def call(model: nn.Module, batch: Batch) -> Any:
-    """The model's output for the batch."""
-    if isinstance(batch, Mapping):
-        return model(**batch)
-    return model(batch) if isinstance(batch, Tensor) else model(*batch)
+    """The model's output for the batch, computed by its modules and not by torch's fused encoder, which hooks do not see."""
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        if isinstance(batch, Mapping):
+            return model(**batch)
+        return model(batch) if isinstance(batch, Tensor) else model(*batch)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
 
 
 def map_tensors(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
