@@ -116,6 +116,7 @@ def profile_sites(model: nn.Module, sites: Sequence[Site], batch: Batch, tokens:
     batch, positions = first_tokens(model, batch, sites, tokens, mask)
     with _borrowed_omegas(sites), undisturbed(model), torch.no_grad():
         readings = _measure(model.train(), sites, batch, positions)
+    positions.check()
     return Profile(_site_profiles(sites, readings), positions.counts, positions.source, origin=origin())
 
 

@@ -155,3 +155,30 @@ def test_a_padded_batch_is_examined_in_the_models_own_shape() -> None:
     batch = {"src": ZOO["nn.TransformerEncoder"].batch(), "src_key_padding_mask": padding}
     examination = bathy.examine(ZOO["nn.TransformerEncoder"].build(), batch)
     assert all(math.isfinite(reading.value) for reading in examination.readings)
+
+
+def test_gradient_checkpointing_of_hugging_face_gives_the_same_gradients() -> None:
+    model, batch = ZOO["BERT"].build(), ZOO["BERT"].batch()
+    bathy.stabilise_(model, batch)
+    gradients = []
+    for checkpointing in (False, True):
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        model.zero_grad()
+        torch.manual_seed(1)
+        model.train()(**batch).loss.backward()
+        gradients.append({name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None})
+    assert any("bathy_omega" in name for name in gradients[0])
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-5, atol=1e-7)
+
+
+def test_hugging_faces_default_range_is_no_problem_of_depth() -> None:
+    """At width 128 and 48 layers: branch variances of 0.002 and Σβ² of 0.2, so that ω stays near 1."""
+    from transformers import BertConfig, BertModel
+
+    sizes = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 48, "num_attention_heads": 2, "vocab_size": 99}
+    model = BertModel(BertConfig(**sizes), add_pooling_layer=False)
+    result = bathy.stabilise_(model, {"input_ids": torch.randint(4, 99, (4, 16))})
+    assert 0.1 < result.change("encoder") < 0.3
+    assert "depth is not its problem and little changes" in result.notes[0]
+    assert max(result.omega.values()) < 1.2

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import bathy
-from bathy.errors import ModelError, SchemeError
+from bathy.errors import BatchError, ModelError, SchemeError
 from bathy.folding import outputs
 from bathy.sites.hooks import hooked_sites
 
@@ -343,6 +343,58 @@ def test_padding_is_left_out_by_mask_else_by_the_batch_else_not_at_all() -> None
     assert "24 encoder tokens (by src_key_padding_mask)" in str(by_batch)
 
 
+class Repeated(nn.Module):
+    """One layer used four times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = encoder(1).layers[0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(4):
+            x = self.layer(x)
+        return x
+
+
+def test_a_reused_layer_shares_one_omega_and_does_not_fold() -> None:
+    model, x = Repeated(), tokens()
+    result = bathy.stabilise_(model, x)
+    assert [site.calls for site in result.sites] == [4, 4]
+    assert [name for name, _ in model.named_parameters() if "omega" in name] == [
+        "layer.norm1.bathy_omega_1",
+        "layer.norm2.bathy_omega_2",
+    ]
+    assert 1 < result.sites[0].omega < result.sites[1].omega
+    training(model, x, 1)
+    with pytest.raises(ModelError, match="runs 4 times on the same weights"):
+        bathy.fold(model)
+
+
+def test_profiling_leaves_another_model_as_it_was() -> None:
+    model, x = encoder(dropout=0.1).eval(), tokens()
+    before, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    bathy.profile(model, x)
+    assert list(model.state_dict()) == list(before)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), random)
+    assert not any(m.training or m._forward_pre_hooks or m._forward_hooks for m in model.modules())
+
+
+def test_an_omega_is_what_the_formula_gives_by_hand() -> None:
+    """ω_i² = Var[x_0] + Σ Var[a_j], against a pass written out with the ω that were set."""
+    model, x = encoder().train(), 2 * tokens()
+    result = bathy.stabilise_(model, x)
+    square, stream = 1.0, x
+    for number, layer in enumerate(model.layers):
+        branches = (lambda y, m=layer: m.self_attn(y, y, y, need_weights=False)[0], lambda y, m=layer: m._ff_block(y))
+        for norm, branch in zip((layer.norm1, layer.norm2), branches, strict=True):
+            index = 2 * number + (norm is layer.norm2)
+            assert result.sites[index].omega == pytest.approx(square**0.5, rel=1e-4)
+            a = branch(stream)
+            square = square * stream.var(correction=0).item() + a.var(correction=0).item()
+            stream = norm.forward(result.sites[index].omega * stream + a)
+
+
 def test_what_cannot_be_done_is_one_clear_line() -> None:
     class Functional(nn.Module):
         def __init__(self) -> None:
@@ -361,6 +413,8 @@ def test_what_cannot_be_done_is_one_clear_line() -> None:
     with pytest.raises(SchemeError, match="cannot make it deepnorm"):
         model = tiny.model()
         bathy.stabilise_(model, tiny.batch(model), "deepnorm")
+    with pytest.raises(BatchError, match=r"mask is \(2, 3\), which fits no stack"):
+        bathy.profile(encoder(), tokens(), mask=torch.ones(2, 3))
     assert bathy.stabilise_(Functional(), tokens(), "scaled_init").sites
 
 

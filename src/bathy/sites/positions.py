@@ -55,6 +55,13 @@ class Positions:
             self.rows[site.stack] = rows[: self.most or None]
         return self.rows[site.stack]
 
+    def check(self) -> None:
+        """Refuse a mask that fitted no stack."""
+        if isinstance(self.mask, Tensor) and "mask" not in self.source.values():
+            raise BatchError(
+                f"mask is {tuple(self.mask.shape)}, which fits no stack; it is (sentences, tokens), true at real tokens"
+            )
+
     def fill(self, model: nn.Module, batch: Batch, sites: Iterable[Site]) -> Any:
         """See every stack of the model in one forward pass; returns the model's output."""
         handles = [site.on("input", partial(self.of, site)) for site in sites]
