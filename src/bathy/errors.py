@@ -8,6 +8,7 @@ BathyError                 shown by the command line as one line, exit code 2
 │   ├── SchemeError        an unknown scheme, or one that cannot do what was asked
 │   └── BatchError         a batch from which nothing can be measured
 ├── TrainingError          a run that cannot go on (the run folder stays resumable)
+│   └── Diverged           a run that was stopped because it no longer learns
 └── MissingExtraError      an optional package that a command needs
 """
 
@@ -49,6 +50,10 @@ class BatchError(ModelError):
 
 class TrainingError(BathyError):
     """A run that cannot go on; its folder stays resumable."""
+
+
+class Diverged(TrainingError):  # noqa: N818, it names what happened
+    """A run that was stopped because it no longer learns."""
 
 
 class MissingExtraError(BathyError):

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from bathy import console
-from bathy.errors import CheckpointError
+from bathy.errors import CheckpointError, TrainingError
 from bathy.files import origin, write_json
 from bathy.transformer import Transformer, TransformerConfig
 
@@ -33,22 +35,36 @@ WEIGHTS, TRAINER, META = "model.safetensors", "trainer.pt", "meta.json"
 
 
 def save(run: Path, step: int, weights: Mapping[str, Tensor], trainer: Mapping[str, Any], meta: Mapping[str, Any]) -> Path:
-    """Write a checkpoint beside its place, then rename it there."""
+    """Write a checkpoint beside its place, have it on the disk, then rename it there."""
     place = run / "checkpoints" / f"step_{step:08d}"
     temporary = place.with_name(f".{place.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
     try:
+        temporary.mkdir(parents=True)
         save_file({name: tensor.detach().contiguous().cpu() for name, tensor in weights.items()}, temporary / WEIGHTS)
         torch.save(dict(trainer), temporary / TRAINER)
         sums = {name: _digest(temporary / name) for name in (WEIGHTS, TRAINER)}
         write_json(temporary / META, {"step": step, **meta, "sha256": sums, "origin": origin()})
+        _settle(temporary)
         shutil.rmtree(place, ignore_errors=True)
         temporary.rename(place)
-    except OSError as error:
+        _settle(place.parent)
+    except (OSError, SafetensorError, RuntimeError) as error:  # torch and safetensors raise their own when the disk is full
         shutil.rmtree(temporary, ignore_errors=True)
-        raise CheckpointError(f"{place} could not be written ({error.strerror}); older checkpoints are untouched") from error
+        raise TrainingError(
+            f"{place} could not be written ({error}); older checkpoints are untouched; make room and start the same command"
+        ) from error
     return place
+
+
+def _settle(folder: Path) -> None:
+    """Have the files of a folder, and their names, on the disk."""
+    for path in [*(file for file in folder.iterdir() if file.is_file()), folder]:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
@@ -82,27 +98,50 @@ def meta(folder: Path) -> dict[str, Any]:
 
 
 def prune(run: Path, last: int, best: int) -> None:
-    """Keep the newest `last` checkpoints and the `best` of lowest validation loss; remove the others."""
+    """Keep the newest `last` checkpoints and the `best` of lowest validation loss; remove others, and what a kill left over."""
+    for left in (run / "checkpoints").glob(".step_*"):
+        shutil.rmtree(left, ignore_errors=True)
     found = [folder for _, folder in checkpoints(run)]
-    by_loss = sorted(found, key=lambda folder: meta(folder).get("valid_loss", float("inf")))
-    for folder in set(found) - set(found[-last:]) - set(by_loss[:best]):
+    by_loss = sorted((valid_loss(folder), folder) for folder in found)
+    kept = {folder for loss, folder in by_loss[:best] if loss < math.inf}
+    for folder in set(found) - set(found[-last:]) - kept:
         shutil.rmtree(folder)
+
+
+def valid_loss(folder: Path) -> float:
+    """The validation loss a checkpoint was written with; infinite where there is none."""
+    try:
+        value = meta(folder).get("valid_loss")
+    except (OSError, ValueError):
+        return math.inf
+    return math.inf if value is None else float(value)
+
+
+def damage(folder: Path) -> str:
+    """What is wrong with the files of a checkpoint, or nothing."""
+    try:
+        for name, value in meta(folder)["sha256"].items():
+            if _digest(folder / name) != value:
+                return f"{name} is not what was written"
+    except OSError as error:
+        return f"{Path(error.filename or META).name} cannot be read"
+    except (ValueError, KeyError, AttributeError):
+        return f"{META} is not what was written"
+    return ""
 
 
 def intact(folder: Path) -> bool:
     """Whether the files are those that were written."""
-    try:
-        return all(_digest(folder / name) == value for name, value in meta(folder)["sha256"].items())
-    except (OSError, ValueError, KeyError):
-        return False
+    return not damage(folder)
 
 
 def newest(run: Path) -> Path | None:
     """The newest intact checkpoint; damaged ones are passed over, saying so."""
     for _, folder in reversed(checkpoints(run)):
-        if intact(folder):
+        fault = damage(folder)
+        if not fault:
             return folder
-        console.err.print(f"warning: {folder} is damaged and passed over")
+        console.err.print(f"[yellow]warning:[/] {folder} is damaged ({fault}) and passed over")
     return None
 
 
@@ -129,19 +168,33 @@ def averaged(folders: list[Path]) -> dict[str, Tensor]:
     return {name: (value / len(folders)).to(like[name].dtype) for name, value in total.items()}
 
 
-def load(folder: Path, average: int = 1) -> Transformer:
-    """The model of a run (its newest checkpoint, or the mean of the last `average`), of a checkpoint, or of a model folder."""
+def load(folder: Path, average: int = 1, which: str = "last") -> Transformer:
+    """The model of a run, of a checkpoint, or of a model folder.
+
+    Of a run: the newest checkpoint, or the mean of the last `average`; `which` may be "best" by validation loss, or an update.
+    """
     if (folder / WEIGHTS).exists():
         return _built(folder, read_weights(folder))
-    found = [place for _, place in checkpoints(folder)]
+    chosen = _chosen(folder, average, which)
+    return _built(chosen[-1], averaged(chosen) if len(chosen) > 1 else read_weights(chosen[-1]))
+
+
+def _chosen(run: Path, average: int, which: str) -> list[Path]:
+    found = dict(checkpoints(run))
     if not found:
         raise CheckpointError(
-            f"{folder} is no model folder and has no checkpoints; `bathy train` writes a run, `bathy export` a model"
+            f"{run} is no model folder and has no checkpoints; `bathy train` writes a run, `bathy export` a model"
         )
-    chosen = [place for place in found if intact(place)][-average:]
-    if not chosen:
-        raise CheckpointError(f"every checkpoint in {folder} is damaged; train again or restore a copy")
-    return _built(chosen[-1], averaged(chosen) if len(chosen) > 1 else read_weights(chosen[-1]))
+    whole = {str(step): folder for step, folder in found.items() if intact(folder)}
+    if not whole:
+        raise CheckpointError(f"every checkpoint in {run} is damaged; train again or restore a copy")
+    if which == "last":
+        return list(whole.values())[-average:]
+    if which == "best":
+        return [min(whole.values(), key=valid_loss)]
+    if which not in whole:
+        raise CheckpointError(f"{run} has no checkpoint {which}; it has {', '.join(whole)}, last and best")
+    return [whole[which]]
 
 
 def _built(folder: Path, weights: dict[str, Tensor]) -> Transformer:

@@ -174,12 +174,14 @@ class TrainConfig(Settings, section="train"):
     """Save when so many minutes have passed since the last checkpoint; 0: never by time."""
     keep_last: PositiveInt = 10
     """Checkpoints kept, the newest."""
-    keep_best: NonNegativeInt = 0
+    keep_best: NonNegativeInt = 1
     """Checkpoints kept besides, those of lowest validation loss."""
     patience: NonNegativeInt = 0
     """Stop after so many validations without a new lowest loss; 0: never."""
     init_from: str = ""
     """A run or model folder whose weights the run starts from."""
+    bleu_sentences: NonNegativeInt = 0
+    """Validation sentences translated greedily for a BLEU at each validation; 0: none."""
     checkpointing: bool = False
     """Compute activations again in the backward pass: less memory, more time."""
     compile: bool = False
@@ -188,10 +190,21 @@ class TrainConfig(Settings, section="train"):
     """How several ranks share the work: whole copies (DDP) or sharded weights (FSDP2)."""
     monitor: bool = False
     """Write the clinic's readings to readings.jsonl while training."""
+    monitor_every: PositiveInt = 50
+    """Updates between the monitor's samples."""
     tensorboard: bool = False
     """Write TensorBoard files beside metrics.jsonl."""
     stop_diverged: bool = True
-    """Stop a run that cannot recover, with a diagnosis, instead of training on."""
+    """Stop a run that has lost what it had learned, or has learned nothing long after its warm-up, with a diagnosis."""
+
+    @model_validator(mode="after")
+    def parts_fit(self) -> Self:
+        """Refuse what FSDP2 cannot do."""
+        if self.parallel == "fsdp" and self.bleu_sentences:
+            raise ValueError(
+                "train.bleu_sentences needs the whole model on one device; set it to 0 with train.parallel = 'fsdp'"
+            )
+        return self
 
 
 class Config(Settings):

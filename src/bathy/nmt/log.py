@@ -3,32 +3,48 @@
 from __future__ import annotations
 
 import json
+import math
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from bathy.errors import require
 from bathy.files import write_text
 
 
 class Log:
-    """The run's metrics, appended row by row and readable at any moment."""
+    """The run's metrics, appended row by row and readable at any moment; TensorBoard files beside them if asked for."""
 
-    def __init__(self, path: Path, step: int) -> None:
+    def __init__(self, path: Path, step: int, tensorboard: bool = False) -> None:
         self.path = path
+        self._open = ExitStack()
         rows = [row for row in read_log(path) if row["step"] <= step]
         write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
+        self._board: Any = None
+        if tensorboard:
+            require("tensorboard", "tensorboard")
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(str(path.parent), purge_step=step + 1)
+            self._open.callback(self._board.close)
 
     def __enter__(self) -> Self:
-        self._file = self.path.open("a", encoding="utf-8")
+        self._file = self._open.enter_context(self.path.open("a", encoding="utf-8"))
         return self
 
     def write(self, **row: Any) -> None:
-        """Append a row."""
-        self._file.write(json.dumps(row) + "\n")
+        """Append a row; a number that is not finite is written as null."""
+        plain = {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
+        self._file.write(json.dumps(plain) + "\n")
         self._file.flush()
+        if self._board:
+            for key, value in plain.items():
+                if isinstance(value, int | float) and key != "step":
+                    self._board.add_scalar(key, value, row["step"])
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._file.close()
+        self._open.close()
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

@@ -1,7 +1,8 @@
-"""Number formats of training: autocast with float32 weights, and float16's loss scale.
+"""Number formats of training: autocast with float32 weights, float16's loss scale, and updates that are not finite.
 
 The scale starts at 128, doubles after 256 good updates, halves on overflow and never goes below 1/32; 20 overflows in a row at
-that floor stop the run.
+that floor, or 20 gradients in a row that are not finite in another format, stop the run. Scales are powers of two, so that
+scaling changes no digit of a gradient that float16 can hold.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import nn
-from torch.optim import Optimizer
 
 from bathy.errors import TrainingError
 
@@ -20,22 +19,20 @@ HALVES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Precision:
-    """How one run computes: `autocast()` round the forward pass, `step` in place of the optimiser's."""
+    """How one run computes: `autocast()` round the forward pass, `scale` on the loss, `update` after each gradient."""
 
     def __init__(self, name: str, device: torch.device) -> None:
         self.name, self.device = name, device
-        self.scaler = torch.amp.GradScaler(device.type, init_scale=START, growth_interval=GROW_AFTER, enabled=name == "float16")
+        self.scale = START if name == "float16" else 1.0
+        self.good = 0
+        """Updates since the scale last changed."""
         self.overflows = 0
+        """Gradients in a row that were not finite although the scale could not fall."""
 
     @property
     def dtype(self) -> torch.dtype:
         """What weights are kept in."""
         return torch.float64 if self.name == "float64" else torch.float32
-
-    @property
-    def scale(self) -> float:
-        """The loss scale; 1 where there is none."""
-        return self.scaler.get_scale() if self.scaler.is_enabled() else 1.0
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Where matrix products run in the half format."""
@@ -43,33 +40,37 @@ class Precision:
             return nullcontext()
         return torch.autocast(self.device.type, HALVES[self.name])
 
-    def step(self, optimizer: Optimizer, model: nn.Module, clip: float) -> float:
-        """Unscale, clip and update; returns the gradient's norm, which is not finite where the update was left out."""
-        self.scaler.unscale_(optimizer)
-        norm = float(nn.utils.clip_grad_norm_(model.parameters(), clip or torch.inf))
-        before = self.scale
-        self.scaler.step(optimizer)
-        self.scaler.update()
-        self._keep_above_floor(before)
-        return norm
+    def update(self, finite: bool) -> None:
+        """Learn whether the gradient was finite, hence used; change the scale."""
+        scaled = self.name == "float16"
+        if finite:
+            self.good, self.overflows = self.good + 1, 0
+            if scaled and self.good == GROW_AFTER:
+                self.scale, self.good = self.scale * 2, 0
+            return
+        self.good = 0
+        self.overflows += not scaled or self.scale <= FLOOR
+        if scaled:
+            self.scale = max(FLOOR, self.scale / 2)
 
-    def _keep_above_floor(self, before: float) -> None:
-        overflow = self.scaler.is_enabled() and self.scale < before
-        at_floor = overflow and before <= FLOOR
-        self.overflows = self.overflows + 1 if at_floor else 0
-        if overflow and self.scale < FLOOR:
-            self.scaler.update(FLOOR)
-        if self.overflows >= MOST_OVERFLOWS:
+    def check(self, where: str) -> None:
+        """Stop a run that overflows again and again; `where` says where it began."""
+        if self.overflows < MOST_OVERFLOWS:
+            return
+        if self.name == "float16":
             raise TrainingError(
-                f"float16 overflowed {MOST_OVERFLOWS} times in a row at the smallest loss scale ({FLOOR}): the model's "
+                f"float16 overflowed {MOST_OVERFLOWS} times in a row at the smallest loss scale ({FLOOR}), first at {where}: "
                 "activations or gradients do not fit; use train.precision = 'bfloat16' or a lower optim.lr"
             )
+        raise TrainingError(
+            f"the gradient was not finite {MOST_OVERFLOWS} times in a row, first at {where}; lower optim.lr, lengthen "
+            "optim.warmup or set optim.clip, and go on from the last checkpoint with --allow-changes"
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """The scale and its counters."""
-        return {"scaler": self.scaler.state_dict(), "overflows": self.overflows}
+        return {"scale": self.scale, "good": self.good, "overflows": self.overflows}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
-        self.scaler.load_state_dict(state["scaler"])
-        self.overflows = state["overflows"]
+        self.scale, self.good, self.overflows = state["scale"], state["good"], state["overflows"]

@@ -7,114 +7,39 @@ killed or moved goes on as if it had never stopped.
 from __future__ import annotations
 
 import math
-import signal
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.optim import Optimizer
 
 from bathy import console
-from bathy.admin import stabilise_
-from bathy.errors import ConfigError, TrainingError
+from bathy.clinic.monitor import Monitor
+from bathy.errors import ConfigError, Diverged, TrainingError
 from bathy.files import write_text
 from bathy.nmt import checkpoint
-from bathy.nmt.batches import Batch, Batches, open_splits, ordered
+from bathy.nmt.batches import open_splits, ordered
 from bathy.nmt.config import Config, read_config, to_toml
+from bathy.nmt.flops import gemm_peak
 from bathy.nmt.log import Log
-from bathy.nmt.objective import Objective
-from bathy.nmt.optim import make_optimizer, set_learning_rate
-from bathy.nmt.precision import Precision
+from bathy.nmt.memory import hold_memory
+from bathy.nmt.precision import HALVES
 from bathy.nmt.schedule import learning_rate
-from bathy.nmt.validate import Validation, validate
+from bathy.nmt.signals import Stop, stopping
+from bathy.nmt.state import State, begin
+from bathy.nmt.text.codec import Codec
+from bathy.nmt.update import Meter, Update, update
+from bathy.nmt.validate import sample_bleu, validate
+from bathy.nmt.view import View
 from bathy.nmt.world import World
-from bathy.schemes import SCHEMES
-from bathy.transformer import Transformer, TransformerConfig
 
-PROFILE_TOKENS = 8192
-
-
-@dataclass
-class State:
-    """A run in progress: what a checkpoint holds, and the parts that work on it."""
-
-    model: Transformer
-    objective: Objective
-    optimizer: Optimizer
-    precision: Precision
-    batches: Batches
-    step: int = 0
-    valid: float = math.inf
-    """The newest validation loss."""
-    best: float = math.inf
-    """Lowest validation loss so far."""
-    waited: int = 0
-    """Validations since then."""
-
-    def trainer(self) -> dict[str, Any]:
-        """All but the weights, as plain containers and tensors."""
-        return {
-            "optimizer": self.optimizer.state_dict(),
-            "precision": self.precision.state_dict(),
-            "batches": self.batches.state_dict(),
-            "step": self.step,
-            "best": self.best,
-            "waited": self.waited,
-        }
-
-    def restore_(self, folder: Path) -> None:
-        """Go on from a checkpoint."""
-        checkpoint.put_weights(self.model, checkpoint.read_weights(folder), folder)
-        saved = checkpoint.read_trainer(folder)
-        self.optimizer.load_state_dict(saved["optimizer"])
-        self.precision.load_state_dict(saved["precision"])
-        self.batches.load_state_dict(saved["batches"])
-        self.step, self.best, self.waited = saved["step"], saved["best"], saved["waited"]
-
-
-@dataclass
-class Stop:
-    """Whether a signal asked the run to end after the current update."""
-
-    asked: bool = False
-    name: str = ""
-
-
-@dataclass(frozen=True)
-class Update:
-    """What one update gave, over all ranks."""
-
-    loss: float
-    nll: float
-    tokens: float
-    efficiency: float
-    norm: float
-
-
-@dataclass
-class Meter:
-    """Updates since the last line of the log."""
-
-    updates: list[Update] = field(default_factory=list)
-    started: float = field(default_factory=time.monotonic)
-
-    def row(self) -> dict[str, float]:
-        """Means over the updates, and tokens a second; starts anew."""
-        tokens = sum(update.tokens for update in self.updates)
-        seconds = time.monotonic() - self.started
-        row = {
-            "loss": sum(update.loss * update.tokens for update in self.updates) / tokens,
-            "nll": sum(update.nll * update.tokens for update in self.updates) / tokens,
-            "gradient_norm": self.updates[-1].norm,
-            "efficiency": sum(update.efficiency for update in self.updates) / len(self.updates),
-            "tokens_per_second": tokens / max(seconds, 1e-9),
-        }
-        self.updates, self.started = [], time.monotonic()
-        return row
+FREE = {
+    "run", "steps", "epochs", "log_every", "valid_every", "save_every", "save_epochs", "save_minutes", "keep_last", "keep_best",
+    "patience", "bleu_sentences", "monitor", "monitor_every", "tensorboard", "stop_diverged",
+}  # fmt: skip
+"""Settings of [train] that may change in a resumed run: they move no weight."""
 
 
 def run_folder(config: Config, source: Path | None) -> Path:
@@ -124,111 +49,43 @@ def run_folder(config: Config, source: Path | None) -> Path:
 
 def train(config: Config, run: Path, world: World, allow_changes: bool = False) -> State:
     """Train in the run's folder, from its newest checkpoint where there is one, until steps, epochs, patience or a signal."""
-    _write_config(config, run, world, allow_changes)
-    state = begin(config, run, world)
-    with Log(run / "metrics.jsonl", state.step) if world.first else nullcontext() as log, _signals() as stop:
-        _loop(config, run, world, state, log, stop)
+    if world.device.type == "cpu":
+        hold_memory()
+    with _memory_explained(config):
+        _write_config(config, run, world, allow_changes)
+        state = begin(config, run, world)
+        with stopping() as stop, Desk(config, run, world, state) as desk:
+            _loop(config, state, world, desk, stop)
     return state
 
 
-def begin(config: Config, run: Path, world: World) -> State:
-    """The run's state: from its newest checkpoint, else fresh, with Admin's ω set from the first batch."""
-    torch.manual_seed(config.train.seed)
-    splits = open_splits(config.data)
-    vocab = (
-        splits[0].manifest["vocab"]["size"] if isinstance(splits[0].manifest["vocab"], dict) else splits[0].manifest["vocab"]
-    )
-    model = Transformer(TransformerConfig(vocab=vocab, **config.model.model_dump()))
-    precision = Precision(config.train.precision, world.device)
-    model.to(world.device, precision.dtype).checkpoint_(config.train.checkpointing)
-    batches = Batches(
-        splits, config.train.tokens, config.train.seed, world.rank, world.size, config.data.weights, config.data.bpe_dropout
-    )
-    state = State(
-        model, Objective(model, config.optim.label_smoothing), make_optimizer(model, config.optim), precision, batches
-    )
-    found = checkpoint.newest(run)
-    if found:
-        state.restore_(found)
-    elif config.train.init_from:
-        source = Path(config.train.init_from)
-        checkpoint.put_weights(model, checkpoint.weights_of(checkpoint.load(source)), source)
-    elif any(SCHEMES[config.model.scheme_name(stack)].profiled for stack in config.model.stacks):
-        _stabilise(state, run, world)
-    return state
-
-
-def _stabilise(state: State, run: Path, world: World) -> None:
-    """Set Admin's ω from rank 0's first batch, on every rank, and keep the profile."""
-    batch = state.batches.batch(0).to(world.device)
-    profile = stabilise_(state.model, (batch.source, batch.target_in), tokens=PROFILE_TOKENS)
-    if world.first:
-        profile.save(run / "profile.json")
-
-
-def _loop(config: Config, run: Path, world: World, state: State, log: Log | None, stop: Stop) -> None:
-    meter, saved = Meter(), time.monotonic()
+def _loop(config: Config, state: State, world: World, desk: Desk, stop: Stop) -> None:
+    """Update, log, validate and save, each in its rhythm."""
     while not finished(config, state) and not world.any(stop.asked):
         state.step += 1
-        meter.updates.append(update(config, state, world))
+        desk.watch_next()
+        desk.take(update(config, state, world))
         last = finished(config, state)
-        if log and (state.step % config.train.log_every == 0 or last):
-            log.write(step=state.step, lr=learning_rate(config, state.step), scale=state.precision.scale, **meter.row())
-        by_time = 0 < config.train.save_minutes * 60 <= time.monotonic() - saved
-        saving = last or by_time or _every(state.step, config.train.save_every) or _epoch_ends(config, state)
-        if saving or _every(state.step, config.train.valid_every):
-            _validate(config, state, world, log)
+        if every(state.step, config.train.log_every) or last:
+            desk.log()
+        saving = last or desk.due_by_time() or every(state.step, config.train.save_every) or _epoch_ends(config, state)
+        if saving or every(state.step, config.train.valid_every):
+            desk.validate()
         if saving:
-            _save(config, run, world, state)
-            saved = time.monotonic()
-    if stop.asked:
-        _save(config, run, world, state)
-        console.err.print(f"{stop.name}: saved at update {state.step}; the same command goes on from here")
-
-
-def update(config: Config, state: State, world: World) -> Update:
-    """One update over `accumulate` batches of every rank, the loss normalised by all their target tokens."""
-    torch.manual_seed(hash_seed(config.train.seed, state.step, world.rank))
-    batches = [batch.to(world.device) for batch in state.batches.take(config.train.accumulate)]
-    (total,) = world.sum(sum(batch.target_tokens for batch in batches))
-    set_learning_rate(state.optimizer, learning_rate(config, state.step))
-    state.optimizer.zero_grad(set_to_none=True)
-    loss = nll = 0.0
-    for number, batch in enumerate(batches):
-        with no_sync(state, last=number == len(batches) - 1), state.precision.autocast():
-            smoothed, plain = state.objective(batch.source, batch.target_in, batch.target_out)
-            state.precision.scaler.scale(smoothed * (world.size / total)).backward()
-        loss, nll = loss + float(smoothed.detach()), nll + float(plain)
-    norm = state.precision.step(state.optimizer, state.model, config.optim.clip)
-    loss, nll = world.sum(loss, nll)
-    if not math.isfinite(loss):
-        raise TrainingError(
-            f"the loss of update {state.step} is {loss}: weights or activations overflow; lower optim.lr, lengthen "
-            "optim.warmup or use bfloat16, then run the same command with --allow-changes to go on from the last checkpoint"
-        )
-    return Update(loss / total, nll / total, total, sum(batch.efficiency for batch in batches) / len(batches), norm)
-
-
-def hash_seed(seed: int, step: int, rank: int) -> int:
-    """A seed for the dropout of one update on one rank."""
-    return (seed * 1_000_003 + step) * 1_009 + rank
-
-
-def no_sync(state: State, last: bool) -> AbstractContextManager[None]:
-    """Where DDP leaves gradients on their rank: all but the last batch of an update, forward and backward."""
-    if last or not hasattr(state.objective, "no_sync"):
-        return nullcontext()
-    return state.objective.no_sync()  # type: ignore[operator]
+            desk.save()
+    if world.any(stop.asked):
+        desk.save()
+        desk.say(f"{stop.name or 'a signal'}: saved at update {state.step}; the same command goes on from here")
 
 
 def finished(config: Config, state: State) -> bool:
     """Whether steps, epochs or patience are used up."""
-    epochs = config.train.epochs
-    over = bool(epochs) and state.batches.epoch + (state.batches.position >= len(state.batches)) >= epochs
+    over = 0 < config.train.epochs <= state.epochs
     return state.step >= config.train.steps or over or 0 < config.train.patience <= state.waited
 
 
-def _every(step: int, rhythm: int) -> bool:
+def every(step: int, rhythm: int) -> bool:
+    """Whether a step falls on a rhythm; 0 is none."""
     return rhythm > 0 and step % rhythm == 0
 
 
@@ -236,31 +93,126 @@ def _epoch_ends(config: Config, state: State) -> bool:
     return config.train.save_epochs and state.batches.position >= len(state.batches)
 
 
-def _validate(config: Config, state: State, world: World, log: Log | None) -> Validation:
-    split = open_splits(config.data, "valid")[0]
-    batches: Iterator[Batch] = ordered(split, config.train.tokens, world.rank, world.size)
-    with state.precision.autocast():
-        result = validate(state.objective, batches, world)
-    state.valid = result.loss
-    state.waited = 0 if result.loss < state.best else state.waited + 1
-    state.best = min(state.best, result.loss)
-    if log:
-        log.write(step=state.step, valid_loss=result.loss, valid_ppl=result.ppl, source_gap=result.source_gap)
-    return result
+class Desk:
+    """What happens round the updates: metrics, validation, checkpoints, the monitor and the watch for divergence."""
 
+    def __init__(self, config: Config, run: Path, world: World, state: State) -> None:
+        self.config, self.run, self.world, self.state = config, run, world, state
+        half = HALVES.get(config.train.precision) if world.device.type == "cuda" else None
+        self.meter = Meter(peak=gemm_peak(world.device, half or torch.float32, seconds=0.1) * world.size)
+        self.saved = time.monotonic()
+        self._open = ExitStack()
+        self._log: Log | None = None
+        self._monitor: Monitor | None = None
+        self.view = View(config.train.steps, quiet=not world.first)
 
-def _save(config: Config, run: Path, world: World, state: State) -> None:
-    """Write a checkpoint and remove those that are no longer kept."""
-    if world.first:
-        settings = state.model.config.model_dump()
-        meta = {"model": settings, "valid_loss": state.valid, "epoch": state.batches.epoch}
-        checkpoint.save(run, state.step, checkpoint.weights_of(state.model), state.trainer(), meta)
-        checkpoint.prune(run, config.train.keep_last, config.train.keep_best)
-    world.wait()
+    def __enter__(self) -> Desk:
+        config, state = self.config.train, self.state
+        if self.world.first:
+            self._log = self._open.enter_context(Log(self.run / "metrics.jsonl", state.step, config.tensorboard))
+        self._open.enter_context(self.view)
+        if config.monitor:
+            readings = self.run / "readings.jsonl"
+            monitor = Monitor(state.model, readings, optimizer=state.optimizer, every=config.monitor_every, start=state.step)
+            self._monitor = self._open.enter_context(monitor)
+        if state.step:
+            self.say(f"going on from update {state.step}")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
+
+    def say(self, text: str) -> None:
+        """Tell the person, once for all ranks."""
+        if self.world.first:
+            console.err.print(text)
+
+    def write(self, **row: Any) -> None:
+        """A row for the log and the view."""
+        row = {"step": self.state.step, "epoch": self.state.epochs, **row}
+        if self._log:
+            self._log.write(**row)
+        self.view.show(**row)
+
+    def watch_next(self) -> None:
+        """Let the monitor know what the coming update reads first."""
+        if self._monitor and self._monitor.due(self.state.step):
+            batches = self.state.batches
+            if batches.position < len(batches):
+                batch = batches.batch(batches.position).to(self.world.device)
+                self._monitor.watch((batch.source, batch.target_in))
+
+    def take(self, result: Update) -> None:
+        """Note an update; stop the run if it has diverged."""
+        self.meter.updates.append(result)
+        if self._monitor:
+            self._monitor.step(result.loss, loss_scale=self.state.precision.scale)
+        if result.overflow:
+            scale = self.state.precision.scale
+            self.write(overflow=result.overflow, scale=scale)
+            self.say(f"update {self.state.step} left out: not finite at {result.overflow}; loss scale now {scale:g}")
+        elif why := self.state.watch.update(self.state.step, result.nll):
+            self.stop_diverged(why)
+
+    def stop_diverged(self, why: str) -> None:
+        """Say what is wrong with the model and end, if the config wants that."""
+        if not self.config.train.stop_diverged:
+            return
+        self.write(stopped=why)
+        raise Diverged(f"stopped at update {self.state.step}: {why}. {self.diagnosis()}")
+
+    def diagnosis(self) -> str:
+        """What can be done, from what the run has shown."""
+        if self.state.valid < math.inf and self.world.first:
+            self.say(f"last validation loss {self.state.valid:.3f}")
+        return (
+            f"Try a scheme for depth (model.encoder_scheme and model.decoder_scheme 'admin' or 'pre_ln'), a lower optim.lr "
+            f"(now {self.config.optim.lr:g}) or a longer optim.warmup (now {self.config.optim.warmup}); `bathy clinic "
+            f"{self.run}` shows where it fails; train.stop_diverged = false trains on"
+        )
+
+    def log(self) -> None:
+        """A row of metrics over the updates since the last."""
+        seconds = (time.monotonic() - self.meter.started) / max(1, len(self.meter.updates))
+        left = (self.config.train.steps - self.state.step) * seconds
+        scale = {"scale": self.state.precision.scale} if self.config.train.precision == "float16" else {}
+        self.write(lr=learning_rate(self.config, self.state.step), **scale, **self.meter.row(), eta=left)
+
+    def validate(self) -> None:
+        """Validation loss, source gap and, where asked for, BLEU; counts towards patience."""
+        config, state, world = self.config.train, self.state, self.world
+        split = open_splits(self.config.data, "valid")[0]
+        alone = World(device=world.device) if config.parallel == "fsdp" else world  # shards need every rank in every pass
+        with state.precision.autocast():
+            result = validate(state.objective, ordered(split, config.tokens, alone.rank, alone.size), alone)
+        state.valid = result.loss
+        state.waited = 0 if result.loss < state.best else state.waited + 1
+        state.best = min(state.best, result.loss)
+        row = {"valid_loss": result.loss, "valid_ppl": result.ppl, "source_gap": result.source_gap}
+        if config.bleu_sentences and world.first:
+            row["bleu"] = sample_bleu(state.model, split, config.bleu_sentences, world.device)
+        self.write(**row)
+
+    def due_by_time(self) -> bool:
+        """Whether train.save_minutes have passed; the ranks agree."""
+        minutes = self.config.train.save_minutes
+        return minutes > 0 and self.world.any(time.monotonic() - self.saved >= 60 * minutes)
+
+    def save(self) -> None:
+        """Write a checkpoint and remove those that are no longer kept."""
+        state, config = self.state, self.config.train
+        weights, trainer = state.weights(), state.trainer()
+        if self.world.first:
+            valid = state.valid if math.isfinite(state.valid) else None
+            meta = {"model": state.model.config.model_dump(), "valid_loss": valid, "epoch": state.epochs}
+            checkpoint.save(self.run, state.step, weights, trainer, meta)
+            checkpoint.prune(self.run, config.keep_last, config.keep_best)
+        self.world.wait()
+        self.saved = time.monotonic()
 
 
 def _write_config(config: Config, run: Path, world: World, allow_changes: bool) -> None:
-    """Keep the resolved config with the run; a run goes on only under the config it began with, unless told."""
+    """Keep config and tokenizer with the run; a run goes on only under the config it began with, unless told."""
     path = run / "config.toml"
     if path.exists() and not allow_changes and (changed := differences(read_config(path), config)):
         raise ConfigError(
@@ -268,23 +220,10 @@ def _write_config(config: Config, run: Path, world: World, allow_changes: bool) 
             "take another train.run, or --allow-changes to go on with the new one"
         )
     if world.first:
+        codec = Codec.load(open_splits(config.data)[0].folder)
         write_text(path, to_toml(config))
-
-
-FREE = {
-    "run",
-    "steps",
-    "epochs",
-    "log_every",
-    "valid_every",
-    "save_every",
-    "save_epochs",
-    "save_minutes",
-    "keep_last",
-    "keep_best",
-    "patience",
-}
-"""Settings of [train] that may change in a resumed run: they move no weight."""
+        codec.save(run)
+    world.wait()
 
 
 def differences(old: Config, new: Config) -> list[str]:
@@ -298,18 +237,16 @@ def differences(old: Config, new: Config) -> list[str]:
 
 
 @contextmanager
-def _signals() -> Iterator[Stop]:
-    """Inside the block SIGINT and SIGTERM ask for a stop after the current update; a second one ends at once."""
-    stop = Stop()
-
-    def ask(number: int, frame: object) -> None:
-        if stop.asked:
-            raise KeyboardInterrupt
-        stop.asked, stop.name = True, signal.Signals(number).name
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+def _memory_explained(config: Config) -> Iterator[None]:
+    """A block in which memory that runs out is an error of one line."""
     try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        yield
+    except (MemoryError, RuntimeError) as error:
+        memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
+        if not memory:
+            raise
+        tokens, accumulate = config.train.tokens, config.train.accumulate
+        raise TrainingError(
+            f"a batch of {tokens} tokens does not fit in memory; halve train.tokens and double train.accumulate (now "
+            f"{accumulate}), or set train.checkpointing = true, and go on from the last checkpoint with --allow-changes"
+        ) from error

@@ -1,17 +1,26 @@
-"""Validation: NLL and perplexity of held-out pairs, and whether the decoder uses its source."""
+"""Validation: NLL and perplexity of held-out pairs, whether the decoder uses its source, and BLEU on a sample."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from bathy.nmt.batches import Batch
+from bathy.errors import require
+from bathy.nmt.batches import Batch, Batches
+from bathy.nmt.data import Split
 from bathy.nmt.objective import Objective
+from bathy.nmt.search import Decode, search
+from bathy.nmt.text.codec import Codec
 from bathy.nmt.world import World
+from bathy.transformer import Transformer
+
+SENTENCES = 64
+"""Sentences translated at a time."""
 
 
 @dataclass(frozen=True)
@@ -48,3 +57,19 @@ def validate(objective: Objective, batches: Iterable[Batch], world: World) -> Va
 
 def _nll(objective: Objective, batch: Batch, source: Tensor) -> float:
     return float(objective(source, batch.target_in, batch.target_out)[1])
+
+
+def sample_bleu(model: Transformer, split: Split, sentences: int, device: torch.device) -> float:
+    """sacreBLEU of greedy translations of the split's first `sentences`, detokenised on both sides."""
+    bleu = require("sacrebleu", "nmt").BLEU()
+    codec, mode, batches = Codec.load(split.folder), model.training, Batches([split], tokens=1)
+    rows = np.arange(min(sentences, len(split)))
+    hypotheses: list[Sequence[int]] = []
+    references: list[Sequence[int]] = []
+    model.eval()
+    for batch in map(batches.gathered, np.array_split(rows, -(-len(rows) // SENTENCES))):
+        found = search([model], batch.source.to(device), Decode(beam=1))
+        hypotheses += [best[0].tokens for best in found]
+        references += batch.target_out.tolist()
+    model.train(mode)
+    return float(bleu.corpus_score(codec.decode(hypotheses), [codec.decode(references)]).score)

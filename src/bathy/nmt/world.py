@@ -1,14 +1,24 @@
-"""Who takes part in a run: rank, size and device, as torchrun says; one process is a world of its own."""
+"""Who takes part in a run: rank, size and device, as torchrun says; one process is a world of its own.
+
+torchrun --nproc-per-node 8 -m bathy train CONFIG
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from bathy.errors import ConfigError
 
 CPU = torch.device("cpu")
 
@@ -37,24 +47,56 @@ class World:
         """Whether the flag is set on any rank: all ranks then know it at the same update."""
         return self.sum(float(flag))[0] > 0
 
+    def share(self, tensors: Sequence[Tensor]) -> None:
+        """Give every rank the first one's values."""
+        if self.size > 1:
+            for tensor in tensors:
+                dist.broadcast(tensor, 0)
+
     def wait(self) -> None:
         """Until all ranks are here."""
         if self.size > 1:
             dist.barrier()
 
+    def seed(self, *numbers: int) -> None:
+        """Make all that is random from here on follow from these numbers and the rank."""
+        torch.manual_seed(int(np.random.SeedSequence([*numbers, self.rank]).generate_state(1, np.uint64)[0]))
+
+    def wrap(self, module: nn.Module, parallel: str, parts: Sequence[nn.Module]) -> nn.Module:
+        """The module as this world trains it: alone, as DDP's copies, or cut by FSDP2, each of `parts` and then the rest."""
+        if self.size == 1:
+            return module
+        if parallel == "ddp":
+            devices = [self.device] if self.device.type == "cuda" else None
+            return DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True)
+        mesh = init_device_mesh(self.device.type, (self.size,))
+        for part in [*parts, module]:
+            fully_shard(part, mesh=mesh)
+        return module
+
+
+def accumulating(module: nn.Module, last: bool) -> AbstractContextManager[None]:
+    """A block for one of an update's batches, forward and backward: ranks share gradients after the last one only."""
+    if isinstance(module, FSDPModule):
+        module.set_requires_gradient_sync(last)
+    # Forward belongs inside too: DDP decides there whether this pass will synchronise.
+    return module.no_sync() if isinstance(module, DistributedDataParallel) and not last else nullcontext()
+
 
 @contextmanager
 def joined() -> Iterator[World]:
     """The world that torchrun's environment describes; its process group is left at the end."""
-    size, local = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
+    local = int(os.environ.get("LOCAL_RANK", 0))
     cuda = torch.cuda.is_available()
-    device = torch.device("cuda", local) if cuda else torch.device("cpu")
+    if cuda and local >= torch.cuda.device_count():
+        raise ConfigError(f"process {local} of this machine has no GPU; start at most {torch.cuda.device_count()} here")
+    device = torch.device("cuda", local) if cuda else CPU
     if cuda:
         torch.cuda.set_device(device)
-    if size == 1:
+    if "RANK" not in os.environ:
         yield World(device=device)
         return
-    dist.init_process_group("nccl" if cuda else "gloo")
+    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
     try:
         yield World(dist.get_rank(), dist.get_world_size(), device)
     finally:
