@@ -79,6 +79,6 @@ def test_what_is_not_decidable_says_why() -> None:
 
 
 def test_seeds_are_the_fewest_behind_any_number() -> None:
-    numbers = {"a.x": {"1": 2.0, "2": 2.1}, "b.x": 2.0, "seeds": 8.0}
-    assert [judge(claim(p), numbers).seeds for p in ("a.x > 1", "b.x > 1", "c.x > 1")] == [2, 8, 0]
+    numbers = {"a.x": {"1": 2.0, "2": 2.1}, "b.x": 2.0, "b.adam_x": 2.0, "seeds": 8.0, "seeds.adam": 3.0}
+    assert [judge(claim(p), numbers).seeds for p in ("a.x > 1", "b.x > 1", "b.adam_x > 1", "c.x > 1")] == [2, 8, 3, 0]
     assert judge(claim("a.x > 1", "b.x > 1"), numbers).seeds == 2

@@ -9,7 +9,7 @@ from bathy.errors import ConfigError
 from bathy.lab.runs import Outcome
 from bathy.lab.sweep import Grid, Sweep, changes, connect, folder_name, work
 from bathy.lab.sweep.grid import Point
-from bathy.lab.sweep.results import heat_map, rows, write
+from bathy.lab.sweep.results import report, rows
 
 AXES = ["model.encoder_scheme+model.decoder_scheme=post_ln,admin", "optim.lr=1e-4,2e-4", "optim.beta2=0.99,0.999"]
 
@@ -79,13 +79,12 @@ def test_other_words_on_an_axis_need_another_name(tmp_path: Path) -> None:
 def test_results_are_rows_and_a_picture(tmp_path: Path) -> None:
     sweep = Sweep(Grid.parse(AXES), tmp_path)
     work(sweep, Runner())
+    report(sweep)
     found = rows(connect(sweep), sweep.grid)
-    write(tmp_path / "results.csv", found)
-    heat_map(found, sweep.grid, tmp_path / "heat.svg")
     assert [row["state"] for row in found].count("stopped") == 2
     with (tmp_path / "results.csv").open() as file:
         assert [row["folder"] for row in csv.DictReader(file)] == [folder_name(point) for point in sweep.grid.points]
-    assert (tmp_path / "heat.svg").read_text().count(">failed<") == 2
+    assert (tmp_path / "heat_map.svg").read_text().count(">failed<") == 2
 
 
 def test_a_storage_that_cannot_be_used_is_one_line_without_the_password(tmp_path: Path) -> None:

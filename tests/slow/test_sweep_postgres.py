@@ -12,32 +12,31 @@ from pathlib import Path
 
 import pytest
 
-from bathy.lab.sweep import Grid, Sweep, connect, folder_name
+from bathy.lab.sweep import Grid, Sweep, connect
+from bathy.nmt.config import read_config
+from bathy.nmt.corpora.toy import write_toy
+from bathy.nmt.prepare import prepare
 
 pytestmark = pytest.mark.slow
 
-WORKER = """
-import sys, time
-from pathlib import Path
-from bathy.lab.runs import Outcome
-from bathy.lab.sweep import Grid, Sweep, work
-
-def run(point, folder):
-    # One unit of work at a time, each on disk before the next: what a resumable run is. The first point is long.
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "steps"
-    with (folder / "workers").open("a") as log:
-        log.write(sys.argv[3] + "\\n")
-    long = point["optim.lr"] == "1e-4"
-    for step in range(len(file.read_text()) if file.exists() else 0, 40 if long else 4):
-        file.open("a").write(".")
-        time.sleep(0.1)
-    return Outcome(loss=float(point["optim.beta2"]), ppl=1.0, stopped=point["optim.lr"] == "3e-4", why="diverged at step 4")
-
-if __name__ == "__main__":
-    grid = Grid.parse(["optim.lr=1e-4,2e-4,3e-4", "optim.beta2=0.99,0.999"])
-    work(Sweep(grid, Path(sys.argv[1]), sys.argv[2], heartbeat=1, grace=2), run, poll=0.2)
+CONFIG = """
+[data]
+path = "{data}"
+[model]
+encoder_layers = 1
+decoder_layers = 1
+width = 16
+ffn = 16
+heads = 2
+[train]
+tokens = 256
+log_every = 10
+valid_every = 0
+save_every = 20
+keep_last = 1000
 """
+GRID = ["train.steps=300,30", "optim.lr=1e-3,2e-3"]
+"""The first two points are long, the others short."""
 
 
 def program(name: str) -> str:
@@ -82,35 +81,42 @@ def postgres() -> Iterator[str]:
         shutil.rmtree(home)
 
 
-def wait_for(path: Path, characters: int) -> None:
-    deadline = time.monotonic() + 60
-    while not path.exists() or len(path.read_text()) < characters:
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("toy")
+    write_toy(folder / "raw", size=200, held_out=10)
+    prepare(read_config(None, [f"data.path='{folder / 'data'}'", f"prepare.raw='{folder / 'raw'}'", "data.vocab=400"]))
+    path = folder / "config.toml"
+    path.write_text(CONFIG.format(data=folder / "data"))
+    return path
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 90
+    while not path.exists():
         assert time.monotonic() < deadline, f"{path} was not written"
         time.sleep(0.02)
 
 
-def test_a_killed_workers_trial_is_taken_over_and_resumed(postgres: str, tmp_path: Path) -> None:
-    grid = Grid.parse(["optim.lr=1e-4,2e-4,3e-4", "optim.beta2=0.99,0.999"])
-    script = tmp_path / "worker.py"
-    script.write_text(WORKER)
-    out = tmp_path / "out"
-    first, second = folder_name(grid.points[0]), folder_name(grid.points[1])
+def test_a_killed_workers_run_is_taken_over_and_resumed(postgres: str, config: Path, tmp_path: Path) -> None:
+    sweep = Sweep(Grid.parse(GRID), tmp_path / "sweep", postgres)
+    first, second = (sweep.folder(point) / "checkpoints" for point in sweep.grid.points[:2])
+    axes = [text for axis in GRID for text in ("--grid", axis)]
+    command = [sys.executable, "-m", "bathy", "sweep", config, *axes, "--out", sweep.out, "--storage", postgres]
+    command += ["--heartbeat", "1", "--grace", "3"]
 
-    def start(name: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, script, out, postgres, name])
-
-    doomed = start("doomed")
-    wait_for(out / first / "steps", 5)
-    other = start("other")
-    wait_for(out / second / "steps", 1)
+    doomed = subprocess.Popen(command)
+    wait_for(first / "step_00000060" / "meta.json")
+    other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    wait_for(second / "step_00000020" / "meta.json")
     doomed.kill()
     doomed.wait()
-    done = len((out / first / "steps").read_text())
-    assert other.wait(timeout=60) == 0
+    done = {folder.name: (folder / "meta.json").stat().st_mtime_ns for folder in first.glob("step_*")}
+    assert "step_00000300" not in done
+    printed, _ = other.communicate(timeout=120)
 
-    assert (out / first / "workers").read_text().split() == ["doomed", "other"]
-    assert done < 40 and len((out / first / "steps").read_text()) == 40  # resumed, not begun again
-    study = connect(Sweep(grid, out, postgres))
-    states = [trial.state.name for trial in study.get_trials() if "skipped" not in trial.user_attrs]
-    assert sorted(states) == ["COMPLETE"] * 4 + ["FAIL"] + ["PRUNED"] * 2
-    assert all(len((out / folder_name(point) / "workers").read_text().split()) == 1 for point in grid.points[1:])
+    assert other.returncode == 0 and "4 of 4 trained" in printed and "optuna-dashboard" in printed
+    now = {folder.name: (folder / "meta.json").stat().st_mtime_ns for folder in first.glob("step_*")}
+    assert "step_00000300" in now and done.items() <= now.items()  # resumed: what was there was not made again
+    states = [trial.state.name for trial in connect(sweep).get_trials() if "skipped" not in trial.user_attrs]
+    assert sorted(states) == ["COMPLETE"] * 4 + ["FAIL"]

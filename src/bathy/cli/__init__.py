@@ -18,6 +18,8 @@ COMMANDS: dict[str, str] = {
     "prepare": "bathy.cli.prepare",
     "data": "bathy.cli.data",
     "train": "bathy.cli.train",
+    "sweep": "bathy.cli.sweep",
+    "reproduce": "bathy.cli.reproduce",
     "bench": "bathy.cli.bench",
     "doctor": "bathy.cli.doctor",
 }

@@ -1,9 +1,33 @@
-"""Runs: train a config in a folder unless that is done, and say what came out."""
+"""Runs: train a config in its folder unless that is done, and say what came out."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
+
+from bathy.console import track
+from bathy.errors import TrainingError, require
+from bathy.files import write_json
+from bathy.nmt.batches import ordered
+from bathy.nmt.checkpoint import checkpoints, load
+from bathy.nmt.config import Config
+from bathy.nmt.data import Split
+from bathy.nmt.log import read_log
+from bathy.nmt.search import search
+from bathy.nmt.text.codec import Codec
+from bathy.nmt.train import finished as over
+from bathy.nmt.train import train
+from bathy.nmt.world import joined
+from bathy.transformer import Transformer
+
+BATCH = 2048
+"""Tokens of a batch that is translated."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +43,134 @@ class Outcome:
     """What the detection said."""
     curve: list[tuple[int, float]] = field(default_factory=list)
     """(update, validation loss)."""
+    learnt: float = 0.0
+    """Unigram entropy of the validation targets minus the loss; 0 where the run blew up."""
+    gap: float = math.nan
+    """Source gap at the last validation."""
+    updates: int = 0
+    planned: int = 0
+    """Updates that the config asks for."""
+    overflows: float = 0.0
+    """Updates left out because float16 overflowed, for each thousand."""
 
     def row(self) -> dict[str, Any]:
-        """The outcome without its curve."""
-        return {"loss": self.loss, "ppl": self.ppl, "stopped": self.stopped, "why": self.why}
+        """The outcome without its curve, as plain data."""
+        return {key: value for key, value in asdict(self).items() if key != "curve"}
+
+    def numbers(self) -> dict[str, float]:
+        """What claims are judged by; `early` is the perplexity after a tenth of the updates."""
+        first = [loss for step, loss in self.curve if step >= self.planned / 10][:1] or [math.inf]
+        values = {
+            "loss": self.loss,
+            "ppl": self.ppl,
+            "early": perplexity(first[0]),
+            "learnt": self.learnt,
+            "gap": self.gap,
+            "updates": float(self.updates),
+            "overflows": self.overflows,
+        }
+        return {name: value for name, value in values.items() if not math.isnan(value)}
+
+
+def perplexity(loss: float) -> float:
+    """exp(loss), infinite where that is out of range."""
+    return math.exp(loss) if loss < 50 else math.inf
+
+
+def unigram_entropy(folder: Path, split: str = "valid") -> float:
+    """Entropy in nats of the target tokens of a split, end marks counted: the loss of a model that knows frequencies alone."""
+    counts = np.bincount(Split(folder, split).target.ids)
+    share = counts[counts > 0] / counts.sum()
+    return float(-(share * np.log(share)).sum())
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that has come to its end."""
+
+    folder: Path
+    outcome: Outcome
+
+    def model(self) -> Transformer:
+        """The model of the last checkpoint."""
+        return load(self.folder)
+
+    def bleu(self, config: Config, split: str) -> float:
+        """Tokenised BLEU of a split, translated as [decode] says; kept with its signature in bleu_SPLIT.json."""
+        path = self.folder / f"bleu_{split}.json"
+        if not path.exists():
+            write_json(path, translated(load(self.folder, config.decode.average), config, split))
+        return float(json.loads(path.read_text(encoding="utf-8"))["bleu"])
+
+    def checkpoints(self) -> list[tuple[int, Transformer]]:
+        """(update, model) of every checkpoint that was kept."""
+        return [(step, load(place)) for step, place in checkpoints(self.folder)]
+
+
+def translated(model: Transformer, config: Config, split: str) -> dict[str, Any]:
+    """BLEU of a split on Moses tokens, cased and lower-cased, with signatures, and the translations."""
+    sacrebleu: Any = require("sacrebleu", "nmt")
+    folder = config.data.folders[0]
+    pairs, codec = Split(folder, split), Codec.load(folder)
+    found: dict[int, list[int]] = {}
+    with torch.inference_mode():
+        for batch in track(list(ordered(pairs, BATCH)), f"translating {split}"):
+            for row, best in zip(batch.rows, search([model], batch.source, config.decode), strict=True):
+                found[int(row)] = list(best[0].tokens)
+    hypotheses = codec.tokens([found[i] for i in range(len(pairs))])
+    references = codec.tokens([pairs.target[i][:-1].tolist() for i in range(len(pairs))])
+    result: dict[str, Any] = {}
+    for name, lower in (("bleu", False), ("bleu_lower", True)):
+        metric = sacrebleu.BLEU(tokenize="none", force=True, lowercase=lower)
+        result |= {name: metric.corpus_score(hypotheses, [references]).score, f"{name}_signature": str(metric.get_signature())}
+    return result | {"reference_words": sum(len(line.split()) for line in references), "translations": hypotheses}
+
+
+def finished(config: Config) -> Run:
+    """The run of a config, trained to its end or to where it blew up or was found stuck; a finished one is not touched."""
+    folder = Path(config.train.run)
+    path, essence = folder / "outcome.json", _essence(config)
+    if not path.exists() or json.loads(path.read_text(encoding="utf-8"))["config"] != essence:
+        outcome = _outcome(config, folder, _train(config, folder))
+        write_json(path, {"config": essence, "outcome": asdict(outcome)})
+    row = json.loads(path.read_text(encoding="utf-8"))["outcome"]
+    return Run(folder, Outcome(**row | {"curve": [(step, loss) for step, loss in row["curve"]]}))
+
+
+def _train(config: Config, folder: Path) -> str:
+    """Train; what the trainer said where it gave the run up, else nothing. A signal leaves the run for the next time."""
+    with joined() as world:
+        try:
+            state = train(config, folder, world)
+        except TrainingError as error:
+            return str(error)
+    if not over(config, state):
+        raise KeyboardInterrupt
+    return ""
+
+
+def _essence(config: Config) -> dict[str, Any]:
+    """What decides how a run comes out: all but where it and its data lie."""
+    return config.model_dump(mode="json", exclude={"prepare": True, "decode": True, "data": {"path"}, "train": {"run"}})
+
+
+def _outcome(config: Config, folder: Path, why: str) -> Outcome:
+    """What metrics.jsonl says of a run that has ended."""
+    rows = read_log(folder / "metrics.jsonl")
+    valid = [row for row in rows if "valid_loss" in row]
+    curve = [(row["step"], row["valid_loss"]) for row in valid]
+    finite = bool(curve) and math.isfinite(curve[-1][1])
+    loss = curve[-1][1] if finite else math.inf
+    updates, skipped = rows[-1]["step"], max((row.get("skipped", 0) for row in rows), default=0)
+    return Outcome(
+        loss=loss,
+        ppl=perplexity(loss),
+        stopped=bool(why),
+        why=why,
+        curve=curve,
+        learnt=unigram_entropy(config.data.folders[0]) - loss if finite else 0.0,
+        gap=valid[-1]["source_gap"] if finite else 0.0,
+        updates=updates,
+        planned=config.train.steps,
+        overflows=1000 * skipped / max(1, updates),
+    )

@@ -70,8 +70,13 @@ def judge(claim: Claim, numbers: Numbers) -> Verdict:
 
 
 def _seeds(checks: tuple[Checked, ...], numbers: Numbers) -> int:
-    """The fewest seeds behind any check; scalars are means over numbers["seeds"]."""
-    many = numbers.get("seeds", 1.0)
-    scalar = int(many) if isinstance(many, float | int) else 1
-    counts = [len(check.margins) if any(isinstance(v, dict) for v in check.values.values()) else scalar for check in checks]
-    return min((n for n, check in zip(counts, checks, strict=True) if check.margins), default=0)
+    """The fewest seeds behind any number of any check."""
+    used = [(name, value) for check in checks if check.margins for name, value in check.values.items()]
+    return min((len(value) if isinstance(value, dict) else _means(name, numbers) for name, value in used), default=0)
+
+
+def _means(name: str, numbers: Numbers) -> int:
+    """Seeds over which a scalar is a mean: numbers["seeds.part"] for names that contain `part`, else numbers["seeds"]."""
+    special = [value for key, value in numbers.items() if key.startswith("seeds.") and key.removeprefix("seeds.") in name]
+    found = special[0] if special else numbers.get("seeds", 1.0)
+    return int(found) if isinstance(found, float) else 1

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bathy import console
-from bathy.errors import require
+from bathy.errors import MissingExtraError, require
 from bathy.files import replacing
 from bathy.lab.sweep.grid import Grid
+from bathy.lab.sweep.study import Sweep, connect
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -48,8 +49,8 @@ def show(found: Sequence[Row], title: str) -> None:
     console.out.print(console.table(title, columns, cells))
 
 
-def heat_map(found: Sequence[Row], grid: Grid, path: Path, measure: str = "ppl") -> None:
-    """Draw the measure over the last two axes (x the last), a panel for each combination of the others.
+def chart(found: Sequence[Row], grid: Grid, measure: str = "ppl") -> Any:
+    """The measure over the last two axes (x the last), a panel for each combination of the others.
 
     The better the lighter; a run that was stopped is a dark cell marked failed, as in Figure 10.
     """
@@ -65,16 +66,28 @@ def heat_map(found: Sequence[Row], grid: Grid, path: Path, measure: str = "ppl")
         y=alt.Y("y:O", sort=order.get(y, [])[::-1], title=_label(y)),
     )
     colour = alt.Color("value:Q", title=measure, scale=alt.Scale(scheme="viridis", reverse=True))
-    failed = alt.datum.state == "stopped"
-    cells = base.mark_rect().encode(color=alt.condition(failed, alt.value("#222222"), colour))
+    cells = base.transform_filter("isValid(datum.value)").mark_rect().encode(color=colour)
+    cells += base.transform_filter("!isValid(datum.value)").mark_rect(color="#222222")
     middle = _middle([row["value"] for row in drawn if row["value"] is not None])
-    dark = f"datum.state == 'stopped' || datum.value > {middle}"
+    dark = f"!isValid(datum.value) || datum.value > {middle}"
     text = base.mark_text(fontSize=12).encode(text="text:N", color=alt.condition(dark, alt.value("white"), alt.value("black")))
     size = {"width": 70 * len(order[x]), "height": 32 * max(1, len(order.get(y, [])))}
-    chart = (cells + text).properties(**size)
-    if others:
-        chart = chart.facet(column=alt.Column("panel:N", title=None, sort=[row["panel"] for row in drawn]))
-    chart.save(str(path), **({"ppi": 150} if path.suffix == ".png" else {}))
+    layered = (cells + text).properties(**size)
+    return layered.facet(column=alt.Column("panel:N", title=None, sort=[row["panel"] for row in drawn])) if others else layered
+
+
+def report(sweep: Sweep) -> None:
+    """Print the table; write it as results.csv, and the heat map as heat_map.png and .svg, into the sweep's folder."""
+    found = rows(connect(sweep), sweep.grid)
+    write(sweep.out / "results.csv", found)
+    show(found, f"{sweep.name}: {sum(row['state'] == 'trained' for row in found)} of {len(sweep.grid.points)} trained")
+    try:
+        drawn = chart(found, sweep.grid)
+    except MissingExtraError as error:
+        console.err.print(f"no heat map: {error}", markup=False)
+        return
+    drawn.save(str(sweep.out / "heat_map.svg"))
+    drawn.save(str(sweep.out / "heat_map.png"), ppi=150)
 
 
 def _cell(row: Row, measure: str, others: Sequence[str], y: str, x: str) -> Row:

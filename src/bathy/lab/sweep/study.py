@@ -46,6 +46,10 @@ class Sweep:
         """Where the study is kept."""
         return self.storage or f"sqlite:///{self.out / 'sweep.db'}"
 
+    def folder(self, point: Point) -> Path:
+        """The run folder of a point."""
+        return self.out / folder_name(point)
+
 
 def connect(sweep: Sweep) -> Study:
     """The sweep's study, made if it is not there."""
@@ -62,7 +66,7 @@ def connect(sweep: Sweep) -> Study:
             return optuna.create_study(storage=storage, study_name=sweep.name, load_if_exists=True)
     except _database_errors() as error:
         line = str(error).splitlines()[0]
-        raise ConfigError(f"the sweep's storage {_shown(sweep.url)} cannot be used: {line}") from error
+        raise ConfigError(f"the sweep's storage {shown(sweep.url)} cannot be used: {line}") from error
 
 
 def work(sweep: Sweep, run: Runner, poll: float = 1.0) -> None:
@@ -99,7 +103,7 @@ def _objective(trial: Trial, sweep: Sweep, run: Runner) -> float:
         trial.set_user_attr("skipped", "another worker has this point")
         raise TrialPruned
     _suggest(trial, point, sweep)
-    folder = sweep.out / folder_name(point)
+    folder = sweep.folder(point)
     trial.set_user_attr("folder", folder.name)
     outcome = run(point, folder)
     for name, value in outcome.row().items():
@@ -161,7 +165,7 @@ def _database_errors() -> tuple[type[Exception], ...]:
     return (ImportError, StorageInternalError, SQLAlchemyError)
 
 
-def _shown(url: str) -> str:
+def shown(url: str) -> str:
     """The URL without its password."""
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError

@@ -1,0 +1,46 @@
+"""`bathy reproduce`: the paper's figures and tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def reproduce(
+    items: Annotated[list[str] | None, typer.Argument(help="Figures and tables; --list names all.")] = None,
+    scale: Annotated[str, typer.Option(help="tiny (minutes, toy corpus), small (hours, Multi30k) or paper (GPUs).")] = "tiny",
+    data: Annotated[Path | None, typer.Option(help="Folder of raw or prepared text; tiny makes its own.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of what is trained.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="Folder of data, runs and results; default results/SCALE.")] = None,
+    again: Annotated[bool, typer.Option(help="Measure anew what is finished; runs are kept.")] = False,
+    publish: Annotated[Path | None, typer.Option(help="Also copy the results beside this page and update it.")] = None,
+    show: Annotated[bool, typer.Option("--list", help="List the items and what each needs.")] = False,
+) -> None:
+    """Measure the paper's figures and tables anew and judge its claims by them. Stopped, it goes on where it was.
+
+    Example: bathy reproduce figure-3 figure-4 --scale tiny
+    """
+    from bathy import console
+    from bathy.lab import reproduce as lab
+    from bathy.lab.reproduce.lab import Lab
+    from bathy.lab.reproduce.scale import SCALES, find_scale
+
+    if show or not items:
+        console.out.print(console.table("items: data, time and memory at each scale", ["item", *SCALES], lab.listing()))
+        for known in SCALES.values():
+            console.out.print(f"{known.name}: {known.purpose}")
+        return
+    place = Lab(find_scale(scale), out or Path("results") / scale, data, seeds)
+    for name in items:
+        lab.find_item(name)
+    for name in items:
+        verdicts = lab.reproduce(name, place, again)
+        console.out.print(f"\n{lab.find_item(name).title}: {place.out / name}", style="bold", markup=False)
+        for verdict in verdicts:
+            console.out.print(lab.line(verdict), markup=False)
+    if publish is not None:
+        from bathy.lab.reproduce.publish import publish as update
+
+        update(place.out, items, publish)

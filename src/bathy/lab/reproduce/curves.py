@@ -1,0 +1,86 @@
+"""Figures 1 and 9: validation perplexity over training, by scheme and depth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bathy.clinic.readings import Reading
+from bathy.errors import require
+from bathy.lab.reproduce.item import Item, Measured, Needs, Table, Value, shown
+from bathy.lab.reproduce.lab import Lab
+from bathy.lab.reproduce.spec import THREE, Spec, stack
+
+FIGURE_1_RUNS = [*stack(THREE, 6), *stack(("pre_ln", "admin", "post_ln"), 18)]
+PLAIN = Spec("admin_6_plain", "admin", 6, ("model.attention_dropout=0", "model.activation_dropout=0"), "iwslt")
+FIGURE_9_RUNS = [*stack(THREE, 12), *stack(THREE, 6, "iwslt"), PLAIN]
+HIGHEST = 200.0
+"""Perplexities above are left out of the figure, as in the paper's."""
+
+
+def measure_1(lab: Lab) -> Measured:
+    """6 and 18 layers."""
+    return lab.trained(FIGURE_1_RUNS)
+
+
+def measure_9(lab: Lab) -> Measured:
+    """12 layers, and the small dataset."""
+    return lab.trained(FIGURE_9_RUNS)
+
+
+def tabulated(runs: list[Spec]) -> Any:
+    """A function that tabulates these runs' numbers."""
+
+    def table(numbers: Mapping[str, Value]) -> Table:
+        names = ("early", "ppl", "learnt", "gap", "updates")
+        rows = [[f"`{run.name}`", *(shown(numbers, f"{run.name}.{name}") for name in names)] for run in runs]
+        return Table(["run", "ppl after a tenth", "ppl at the end", "nats learnt", "source gap", "updates"], rows)
+
+    return table
+
+
+def draw(measured: Measured) -> Any:
+    """Perplexity against updates, a panel a depth, a line a scheme."""
+    alt: Any = require("altair", "clinic")
+
+    rows = [_point(row) for row in measured.readings if row.quantity == "ppl" and row.value <= HIGHEST]
+    chart = alt.Chart(alt.Data(values=rows)).mark_line(point=alt.OverlayMarkDef(size=12))
+    encoded = chart.encode(
+        x=alt.X("step:Q", title="updates"),
+        y=alt.Y("ppl:Q", title="validation perplexity", scale=alt.Scale(type="log")),
+        color=alt.Color("scheme:N", title=None),
+        detail="seed:N",
+    )
+    return encoded.properties(width=280, height=240).facet(column=alt.Column("depth:N", title=None))
+
+
+def _point(row: Reading) -> dict[str, Any]:
+    """post_ln_18 as a scheme and a depth."""
+    scheme, _, depth = row.model.removesuffix("_plain").rpartition("_")
+    plain = " (no inner dropout)" if row.model.endswith("_plain") else ""
+    return {"step": row.step, "ppl": row.value, "scheme": scheme + plain, "depth": f"{depth} layers", "seed": row.seed}
+
+
+FIGURE_1 = Item(
+    "figure-1",
+    "Figure 1: validation perplexity at 6 and 18 layers",
+    "18-layer Post-LN does not train; Admin does, and ends below Pre-LN; 6-layer Pre-LN is ahead early and behind late.",
+    {"tiny": Needs("toy corpus", 0.15, 1.0), "small": Needs("Multi30k", 4.0, 2.0), "paper": Needs("WMT'14 En-De", 290.0, 32.0)},
+    measure_1,
+    tabulated(FIGURE_1_RUNS),
+    draw,
+)
+FIGURE_9 = Item(
+    "figure-9",
+    "Figure 9: validation perplexity at 12 layers and on the small dataset",
+    "12-layer Post-LN does not train; on the small dataset with 6 layers all three end alike. The last row leaves out "
+    "attention and ReLU dropout.",
+    {
+        "tiny": Needs("toy corpus", 0.15, 1.0),
+        "small": Needs("Multi30k", 4.0, 2.0),
+        "paper": Needs("WMT'14, IWSLT'14", 170.0, 32.0),
+    },
+    measure_9,
+    tabulated(FIGURE_9_RUNS),
+    draw,
+)

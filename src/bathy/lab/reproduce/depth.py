@@ -1,0 +1,42 @@
+"""How deep: Admin, Pre-LN and Post-LN with a thousand layers, each at the same settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bathy.lab.reproduce.curves import draw
+from bathy.lab.reproduce.item import Item, Measured, Needs, Table, Value, shown
+from bathy.lab.reproduce.lab import Lab
+from bathy.lab.reproduce.spec import Spec
+
+
+def runs(lab: Lab) -> list[Spec]:
+    """The three schemes at the scale's greatest depth, half of it encoder, half decoder; Admin first."""
+    layers, steps, tokens = lab.scale.demonstration
+    changes = ("model.ffn=64", f"train.tokens={tokens}", f"train.steps={steps}", f"optim.warmup={steps // 10}", "optim.lr=5e-4")
+    rhythm = (f"train.valid_every={max(1, steps // 20)}", f"train.save_every={max(1, steps // 20)}", "train.keep_last=1")
+    half = layers // 2
+    return [Spec(f"{s}_{layers}", s, (half, layers - half), (*changes, *rhythm)) for s in ("admin", "pre_ln", "post_ln")]
+
+
+def measure(lab: Lab) -> Measured:
+    """Train all three."""
+    return lab.trained(runs(lab))
+
+
+def table(numbers: Mapping[str, Value]) -> Table:
+    """One row a run."""
+    names = list(dict.fromkeys(name.partition(".")[0] for name in numbers))
+    rows = [[f"`{run}`", *(shown(numbers, f"{run}.{what}") for what in ("learnt", "ppl", "gap", "updates"))] for run in names]
+    return Table(["layers in all", "nats below unigram entropy", "ppl", "source gap", "updates"], rows)
+
+
+DEPTH = Item(
+    "depth",
+    "A thousand layers",
+    "Not in the paper: the deepest Admin model that two cores train in two hours, beside Pre-LN and Post-LN of the same shape.",
+    {"tiny": Needs("toy corpus", 0.2, 2.0), "small": Needs("Multi30k", 6.0, 6.0), "paper": Needs("WMT'14 En-De", 48.0, 32.0)},
+    measure,
+    table,
+    draw,
+)

@@ -1,0 +1,152 @@
+"""The lab: data, models and runs of one scale, each made once and shared by all items."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bathy.admin import stabilise_
+from bathy.clinic.readings import Reading
+from bathy.errors import ConfigError
+from bathy.lab.reproduce.item import Measured
+from bathy.lab.reproduce.recipes import recipe
+from bathy.lab.reproduce.scale import Scale
+from bathy.lab.reproduce.spec import Spec
+from bathy.lab.runs import Run, finished
+from bathy.nmt.batches import Batches
+from bathy.nmt.config import Config
+from bathy.nmt.corpora.toy import write_toy
+from bathy.nmt.data import Split, read_manifest
+from bathy.nmt.prepare import prepare
+from bathy.schemes import SCHEMES
+from bathy.transformer import Transformer, TransformerConfig
+
+SEEDS = (1111, 2222, 3333, 4444, 5555)
+"""The paper's."""
+CORPORA = {"iwslt": "iwslt14.de-en", "ende": "wmt14.en-de", "enfr": "wmt14.en-fr"}
+"""Folders of --data where each dataset has its own."""
+
+
+@dataclass(frozen=True, eq=False)
+class Lab:
+    """Where items of one scale find what they need."""
+
+    scale: Scale
+    out: Path
+    """Folder of data, runs and results."""
+    raw: Path | None = None
+    """What the user gave as --data."""
+    seeds: int = 1
+    """Seeds of what is trained."""
+    used: dict[str, Config] = field(default_factory=dict)
+    """Configs that were asked for, by the name of their run."""
+
+    @property
+    def seed_list(self) -> Sequence[int]:
+        """Seeds of runs: the paper's five, then more in the same fashion."""
+        return [SEEDS[i] if i < len(SEEDS) else 1111 * (i + 1) for i in range(self.seeds)]
+
+    def settings(self) -> dict[str, Any]:
+        """What a result depends on, besides the code."""
+        manifest = read_manifest(self.data)
+        return {"scale": self.scale.name, "seeds": self.seeds, "data": manifest["keys"]}
+
+    def command(self, item: str) -> str:
+        """The command that makes an item's result."""
+        data = f" --data {self.raw.name}" if self.raw is not None else ""
+        seeds = f" --seeds {self.seeds}" if self.seeds > 1 else ""
+        return f"bathy reproduce {item} --scale {self.scale.name}{data}{seeds}"
+
+    @cached_property
+    def data(self) -> Path:
+        """The data folder of what is examined without training, and of most runs."""
+        return self.data_of("ende")
+
+    @cache  # noqa: B019 - a lab lives as long as the command
+    def data_of(self, dataset: str) -> Path:
+        """The prepared data folder that stands for a dataset; made from the toy corpus or from --data where it is not there."""
+        if self.raw is not None and (self.raw / "manifest.json").exists():
+            return self.raw
+        if self.raw is None and self.scale.data:
+            raise ConfigError(f"--scale {self.scale.name} needs --data: {self.scale.data}")
+        name = self.scale.configs[dataset]
+        raw = self._toy() if self.raw is None else self.raw / CORPORA[dataset] if self.scale.apart else self.raw
+        folder = self.out / "data" / name
+        prepare(recipe(name, [f"data.path='{folder}'", f"prepare.raw='{raw}'"]))
+        return folder
+
+    def _toy(self) -> Path:
+        folder = self.out / "raw"
+        if not (folder / "corpus.json").exists():
+            write_toy(folder, size=8000, held_out=300)
+        return folder
+
+    def config(self, spec: Spec, seed: int) -> Config:
+        """The resolved config of a run."""
+        apart = f"{spec.dataset}_" if self.scale.apart else ""
+        run = self.out / "runs" / f"{apart}{spec.folder or spec.name}_{seed}"
+        place = [f"data.path='{self.data_of(spec.dataset)}'", f"train.run='{run}'", f"train.seed={seed}"]
+        self.used[run.name] = recipe(self.scale.configs[spec.dataset], [*place, *spec.config_changes()])
+        return self.used[run.name]
+
+    def short_runs(self, dataset: str = "ende") -> tuple[int, int]:
+        """Updates and warm-up of runs that need to show only whether they train."""
+        plain = recipe(self.scale.configs[dataset])
+        return self.scale.short[0] or plain.train.steps, self.scale.short[1] or plain.optim.warmup
+
+    def short_changes(self, dataset: str = "ende") -> tuple[str, str]:
+        """The same as changes of a config."""
+        steps, warmup = self.short_runs(dataset)
+        return f"train.steps={steps}", f"optim.warmup={warmup}"
+
+    def fresh(self, spec: Spec, seed: int) -> Transformer:
+        """A run's model at its start."""
+        config = self.config(spec, seed)
+        return self._built({**config.model.model_dump()}, seed)
+
+    def run(self, spec: Spec, seed: int) -> Run:
+        """A run, trained to its end."""
+        return finished(self.config(spec, seed))
+
+    def trained(self, specs: Sequence[Spec], bleu: bool = False) -> Measured:
+        """Train every spec with every seed; its numbers, and its validation curve as readings."""
+        found = Measured()
+        for seed in self.seed_list:
+            for spec in specs:
+                run = self.run(spec, seed)
+                values = run.outcome.numbers() | ({"bleu": run.bleu(self.config(spec, seed), self.scale.test)} if bleu else {})
+                for name, value in values.items():
+                    per_seed = found.numbers.setdefault(f"{spec.name}.{name}", {})
+                    assert isinstance(per_seed, dict)
+                    per_seed[str(seed)] = value
+                for step, loss in run.outcome.curve:
+                    label: dict[str, Any] = {"model": spec.name, "step": step, "seed": seed}
+                    found.readings += [Reading("loss", loss, **label), Reading("ppl", math.exp(min(loss, 50.0)), **label)]
+        return found
+
+    def batch(self, tokens: int | None = None, seed: int = 1111) -> tuple[Tensor, Tensor]:
+        """The first training batch of a run, (source, target_in), or one with another budget."""
+        first = next(Batches([Split(self.data, "train")], tokens or self.scale.tokens, seed))
+        return first.source, first.target_in
+
+    def model(self, schemes: tuple[str, str], layers: tuple[int, int], seed: int) -> Transformer:
+        """A fresh model of the scale's shape, without dropout."""
+        settings: dict[str, Any] = {"encoder_layers": layers[0], "decoder_layers": layers[1], "dropout": 0.0}
+        return self._built(settings | {"encoder_scheme": schemes[0], "decoder_scheme": schemes[1]} | self.scale.shape, seed)
+
+    def _built(self, settings: dict[str, Any], seed: int) -> Transformer:
+        """A model with random weights; Admin's ω are set from the first batch."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = Transformer(TransformerConfig(vocab=read_manifest(self.data)["vocab"], **settings))
+            if {SCHEMES[name].profiled for name in map(model.config.scheme_name, model.config.stacks)} == {True}:
+                batch = self.batch(seed=seed)
+                stabilise_(model, batch if len(model.config.stacks) > 1 else batch[0])
+        return model

@@ -1,0 +1,51 @@
+"""Results in the documentation: copied from their folders, and shown on a page whose text follows from the copies."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from bathy.files import write_text
+from bathy.lab.reproduce import find_item
+from bathy.lab.reproduce.folder import page, read_numbers
+
+SMALL = ("numbers.json", "verdicts.json", "figure.svg")
+"""What is copied besides the configs; readings stay behind."""
+BLOCK = re.compile(r"(<!-- result: (\S+) -->\n).*?(<!-- end of result -->)", re.S)
+
+
+def publish(results: Path, items: Iterable[str], document: Path) -> None:
+    """Copy the items' results into a folder beside the page, named like it, and bring the page up to date."""
+    for name in items:
+        source, target = results / name, document.with_suffix("") / results.name / name
+        read_numbers(source)
+        target.mkdir(parents=True, exist_ok=True)
+        for file in SMALL:
+            if (source / file).exists():
+                shutil.copyfile(source / file, target / file)
+        shutil.rmtree(target / "configs", ignore_errors=True)
+        shutil.copytree(source / "configs", target / "configs")
+        _place(document, f"{results.name}/{name}", find_item(name).title)
+    write_text(document, refreshed(document))
+
+
+def _place(document: Path, place: str, title: str) -> None:
+    """Give a result that is not on the page a heading and a block at its end."""
+    text = document.read_text(encoding="utf-8")
+    if f"<!-- result: {place} -->" not in text:
+        write_text(document, f"{text.rstrip()}\n\n## {title}\n\n<!-- result: {place} -->\n<!-- end of result -->\n")
+
+
+def refreshed(document: Path) -> str:
+    """The page with every block between its marks made anew from the result folder that the mark names."""
+    text = document.read_text(encoding="utf-8")
+
+    def block(match: re.Match[str]) -> str:
+        place = match[2]
+        folder = document.with_suffix("") / place
+        figure = f"{document.stem}/{place}/figure.svg"
+        return f"{match[1]}\n{page(find_item(folder.name), folder, figure)}\n\n{match[3]}"
+
+    return BLOCK.sub(block, text)

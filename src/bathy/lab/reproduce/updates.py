@@ -1,0 +1,127 @@
+"""Figures 5 and 11: gradients are unbalanced among attention's matrices, an adaptive optimiser's updates are not."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from bathy.clinic import plots
+from bathy.clinic.exams import snapshot, updates
+from bathy.clinic.exams.gradients import gradients
+from bathy.clinic.probe import examined
+from bathy.clinic.readings import Reading, groups, select
+from bathy.lab.reproduce.item import Item, Measured, Needs, Table, Value, over_seeds, shown
+from bathy.lab.reproduce.lab import Lab
+from bathy.lab.reproduce.spec import Spec
+
+SUBJECT = Spec("pre_ln_12", "pre_ln", 12)
+"""The paper looks at a 12-layer Pre-LN model."""
+ATTENTION = ("q", "k", "v", "out")
+RATES = ("0.01", "0.1", "1.0")
+"""Learning rates among which SGD has its choice."""
+
+
+def measure_5(lab: Lab) -> Measured:
+    """Spread of gradients and updates over all attention matrices; SGD against RAdam."""
+    found = measure_11(lab)
+    runs = sgd_runs(lab)
+    trained = lab.trained(runs)
+    learnt = {spec.name: trained.numbers[f"{spec.name}.learnt"] for spec in runs}
+    best: dict[str, float] = {}
+    for name, per_seed in learnt.items():
+        assert isinstance(per_seed, dict)
+        for seed, value in per_seed.items() if name != "radam" else ():
+            best[seed] = max(value, best.get(seed, -math.inf))
+    found.numbers |= {f"{name}.learnt": value for name, value in learnt.items()} | {"sgd.learnt": best}
+    return found
+
+
+def sgd_runs(lab: Lab) -> list[Spec]:
+    """A 6-layer Post-LN model by RAdam, and by SGD at several rates."""
+    short = lab.short_changes()
+    runs = [Spec("radam", "post_ln", 6, short, folder="sgd_radam")]
+    return runs + [
+        Spec(f"sgd_{i}", "post_ln", 6, (*short, "optim.name=sgd", f"optim.lr={rate}"), folder=f"sgd_{rate}")
+        for i, rate in enumerate(RATES)
+    ]
+
+
+def measure_11(lab: Lab) -> Measured:
+    """‖∇W‖ at each kept checkpoint and ‖W' − W‖ to the next one."""
+    rows: list[Reading] = []
+    for seed in lab.seed_list:
+        models = lab.run(SUBJECT, seed).checkpoints()
+        for (step, model), (_, later) in pairwise(models):
+            label = {"model": SUBJECT.name, "step": step}
+            with examined(model, lab.batch(), label=label) as subject:
+                found = gradients(subject)
+                before = snapshot(subject.sites)
+            with examined(later, lab.batch(), label=label) as subject:
+                found += updates(subject, before)
+            rows += [replace(row, seed=seed) for row in found if row.quantity in ("weight_gradient", "weight_update")]
+    return Measured(numbers(rows), rows)
+
+
+def numbers(rows: Sequence[Reading]) -> dict[str, Value]:
+    """Spread over all attention matrices, and the geometric mean by matrix in self-attentions, relative to the largest."""
+    result: dict[str, dict[str, float]] = {}
+    names = {"weight_gradient": "gradient", "weight_update": "update"}
+    for (quantity, seed), own in groups([row for row in rows if row.role in ATTENTION], "quantity", "seed"):
+        logs = [[math.log10(row.value) for row in at] for _, at in groups(own, "step")]
+        spread = statistics.fmean(statistics.pstdev(values) for values in logs)
+        result.setdefault(f"{names[quantity]}.spread", {})[str(seed)] = spread
+        mean = {role: _geometric(select(own, role=role, kind="self_attention")) for role in ATTENTION}
+        for role, value in mean.items():
+            result.setdefault(f"{names[quantity]}.{role}", {})[str(seed)] = value / max(mean.values())
+    return dict(result)
+
+
+def _geometric(rows: Sequence[Reading]) -> float:
+    return math.exp(statistics.fmean(math.log(row.value) for row in rows))
+
+
+def table(numbers: Mapping[str, Value]) -> Table:
+    """Gradient and update, by matrix and in spread."""
+    columns = ["", *(f"self-attention {role}" for role in ATTENTION), "spread over attention matrices, log10"]
+    rows = [
+        [what, *(shown(numbers, f"{what}.{role}") for role in ATTENTION), shown(numbers, f"{what}.spread")]
+        for what in ("gradient", "update")
+    ]
+    return Table(columns, rows)
+
+
+def table_5(numbers: Mapping[str, Value]) -> Table:
+    """The same, with what the optimisers learnt."""
+    plain = table(numbers)
+    learnt = [["learnt by RAdam", shown(numbers, "radam.learnt")], ["learnt by SGD at best", shown(numbers, "sgd.learnt")]]
+    return Table(plain.columns, [*plain.rows, *([*row, "", "", "", ""] for row in learnt)])
+
+
+def draw(measured: Measured) -> Any:
+    """Histograms of relative norms."""
+    return plots.updates(over_seeds([row for row in measured.readings if row.role in ATTENTION]))
+
+
+FIGURE_5 = Item(
+    "figure-5",
+    "Figure 5: unbalanced gradients, balanced updates",
+    "Relative norms of gradients and of updates of attention's matrices in a 12-layer Pre-LN model; geometric means "
+    "relative to the largest. SGD, which cannot balance them, fails where RAdam trains.",
+    {"tiny": Needs("toy corpus", 0.1, 1.0), "small": Needs("Multi30k", 1.5, 1.5), "paper": Needs("WMT'14 En-De", 60.0, 32.0)},
+    measure_5,
+    table_5,
+    draw,
+)
+FIGURE_11 = Item(
+    "figure-11",
+    "Figure 11: gradients and updates of self-attention",
+    "W^Q and W^K, inside the softmax, have the smallest gradients; updates are of one size.",
+    {"tiny": Needs("toy corpus", 0.05, 1.0), "small": Needs("Multi30k", 1.0, 1.5), "paper": Needs("WMT'14 En-De", 48.0, 32.0)},
+    measure_11,
+    table,
+    draw,
+)

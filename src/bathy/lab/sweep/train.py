@@ -1,0 +1,48 @@
+"""The runs of a sweep: one worker, or several processes on this machine."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from bathy.console import err
+from bathy.errors import TrainingError
+from bathy.lab.runs import Outcome, finished
+from bathy.lab.sweep.grid import Point, changes
+from bathy.lab.sweep.study import Sweep, connect, work
+from bathy.nmt.config import read_config
+
+
+def run_all(sweep: Sweep, config: Path, settings: Sequence[str], workers: int) -> None:
+    """Train every point; with several workers, in as many processes that share the cores."""
+    for point in sweep.grid.points:
+        read_config(config, [*settings, *changes(point)])
+    connect(sweep)
+    threads = max(1, torch.get_num_threads() // workers)
+    if workers == 1:
+        work_here(sweep, config, settings, threads)
+        return
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=work_here, args=(sweep, config, settings, threads)) for _ in range(workers)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    dead = sum(process.exitcode != 0 for process in processes)
+    if dead == workers:
+        raise TrainingError("every worker of the sweep ended early; the same command goes on")
+    if dead:
+        err.print(f"{dead} of {workers} workers ended early; the others took over")
+
+
+def work_here(sweep: Sweep, config: Path, settings: Sequence[str], threads: int) -> None:
+    """One worker."""
+    torch.set_num_threads(threads)
+
+    def run(point: Point, folder: Path) -> Outcome:
+        return finished(read_config(config, [*settings, *changes(point), f"train.run='{folder}'"])).outcome
+
+    work(sweep, run)

@@ -1,0 +1,238 @@
+"""Items of the paper: each gathers the numbers that its claims need; a result folder says what made it and is made once."""
+
+import json
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from bathy.cli import main
+from bathy.clinic.readings import Reading
+from bathy.errors import BathyError, ConfigError, DataError
+from bathy.lab import reproduce
+from bathy.lab.claims import CLAIMS
+from bathy.lab.reproduce import dependency, gradients, grid, updates
+from bathy.lab.reproduce.folder import conclude, page, read_numbers, write
+from bathy.lab.reproduce.item import Item, Measured, Needs, Table, over_seeds, shown
+from bathy.lab.reproduce.lab import Lab
+from bathy.lab.reproduce.publish import publish, refreshed
+from bathy.lab.reproduce.recipes import recipe
+from bathy.lab.reproduce.scale import SCALES, find_scale
+from bathy.lab.reproduce.spec import Spec
+from bathy.lab.runs import Outcome
+
+SHAPE = {"width": 16, "ffn": 16, "heads": 2}
+SIZES: dict[str, Any] = {"shape": SHAPE, "draws": 2, "tokens": 64, "deepest": 4, "depths": (1, 2, 18)}
+
+
+@dataclass(frozen=True)
+class Pretended:
+    """A run that was never trained."""
+
+    lab: Lab
+    spec: Spec
+    outcome = Outcome(2.0, math.exp(2), curve=[(1, 5.0), (10, 2.0)], learnt=3.0, gap=1.0, updates=10, planned=10)
+
+    def model(self) -> nn.Module:
+        return self.lab.fresh(self.spec, 7)
+
+    def checkpoints(self) -> list[tuple[int, nn.Module]]:
+        return [(step, self.lab.fresh(self.spec, step)) for step in (1, 2)]
+
+    def bleu(self, config: Any, split: str) -> float:
+        return 30.0
+
+
+class Bench(Lab):
+    """A lab whose runs are pretended."""
+
+    def run(self, spec: Spec, seed: int) -> Any:
+        self.config(spec, seed)
+        return Pretended(self, spec)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    from bathy.nmt.corpora.toy import write_toy
+
+    out = tmp_path_factory.mktemp("lab")
+    write_toy(out / "raw", size=300, held_out=20)
+    scale = replace(SCALES["tiny"], **SIZES)
+    return Bench(scale, out, seeds=2)
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models of two layers where the paper has 18, and no sweep."""
+    monkeypatch.setattr(gradients, "LAYERS", (2, 2))
+    monkeypatch.setattr(dependency, "STARTS", 1)
+    monkeypatch.setattr(grid, "work", lambda sweep, run: None)
+    monkeypatch.setattr(grid, "finished", lambda config: Pretended(None, None))  # type: ignore[arg-type]
+    shallow = Spec.config_changes
+    monkeypatch.setattr(
+        Spec, "config_changes", lambda spec: [*shallow(spec), "model.encoder_layers=2", "model.decoder_layers=2"]
+    )
+
+
+@pytest.mark.parametrize("name", reproduce.PLACES)
+def test_an_item_gathers_every_number_that_its_claims_need(name: str, lab: Lab) -> None:
+    item = reproduce.find_item(name)
+    numbers = item.measure(lab).numbers
+    needed = {number for claim in CLAIMS.values() if claim.item == name for number in claim.needs}
+    assert needed <= numbers.keys() and (needed or name == "depth")
+    assert item.name == name and all(len(row) == len(item.table(numbers).columns) for row in item.table(numbers).rows)
+
+
+@pytest.mark.parametrize("name", reproduce.PLACES)
+def test_an_item_says_what_it_needs(name: str) -> None:
+    item = reproduce.find_item(name)
+    assert "paper" in item.needs and all(needs.hours > 0 and needs.gigabytes > 0 for needs in item.needs.values())
+    assert item.table({}).rows or name in ("figure-7", "figure-8", "table-1", "warmup", "initialisations", "rescaled", "depth")
+
+
+@pytest.mark.parametrize("config", sorted({name for scale in SCALES.values() for name in scale.configs.values()}))
+def test_every_recipe_is_a_config(config: str) -> None:
+    assert recipe(config, ["model.encoder_scheme=admin"]).model.width >= 64
+
+
+def test_needs_are_said_as_people_say_them() -> None:
+    assert [Needs("", hours, 1).time for hours in (0.05, 2, 100)] == ["3 min", "2 h", "4 days"]
+
+
+def test_a_number_is_shown_with_its_spread() -> None:
+    numbers = {"a": {"1": 1.0, "2": 3.0}, "b": 2.0, "c": {"1": math.inf}}
+    assert [shown(numbers, name) for name in "abcd"] == ["2 ± 1", "2", "failed", "–"]
+
+
+def test_the_drop_across_encoder_attention_is_its_share_of_the_whole_fall() -> None:
+    down = zip(
+        (1, 2, 3, 4), ("self_attention", "encoder_attention", "ffn", "self_attention"), (0.1, 0.8, 0.8, 1.0), strict=True
+    )
+    rows = [Reading("gradient", value, index=index, kind=kind) for index, kind, value in down]
+    assert gradients.across_encoder_attention(rows) == pytest.approx(math.log(8) / math.log(10))
+    assert gradients.first_to_last(rows) == pytest.approx(math.log(0.1))
+
+
+def test_own_lean_and_growth_of_a_known_matrix() -> None:
+    betas = {(1, 0): 0.8, (1, 1): 0.6, (2, 0): 0.5, (2, 1): 0.2, (2, 2): 0.6}
+    rows = [Reading("beta", value, stack="encoder", index=i, j=j) for (i, j), value in betas.items()]
+    rows += [Reading("output_variance", value, stack="decoder", index=i) for i, value in enumerate((1.0, 2.0, 1.5), 1)]
+    assert dependency.own(rows) == pytest.approx(0.6)
+    assert dependency.lean(rows) == pytest.approx(0.6 / 0.4)
+    assert dependency.growing(rows) == 0.5
+
+
+def test_the_spread_of_gradients_is_of_all_attention_matrices() -> None:
+    sizes = {"q": 0.1, "k": 0.1, "v": 10.0, "out": 10.0, "fc1": 1e6}
+    rows = [Reading("weight_gradient", size, role=role, kind="self_attention", seed=3) for role, size in sizes.items()]
+    found = updates.numbers(rows)
+    assert found["gradient.spread"] == {"3": pytest.approx(1.0)}
+    assert found["gradient.q"] == {"3": pytest.approx(0.01)}
+
+
+def test_grid_counts_failures_and_wins() -> None:
+    rows = []
+    for model, gains, losses in (
+        ("post_ln", (0.0, 2.0), (5.0, 2.0)),
+        ("pre_ln", (1.0, 1.0), (3.0, 3.0)),
+        ("admin", (2.0, 2.0), (2, 2)),
+    ):
+        for place, gain, loss in zip("ab", gains, losses, strict=True):
+            rows += [Reading("learnt", gain, model=model, site=place), Reading("loss", loss, model=model, site=place)]
+    assert grid.numbers(rows) == {
+        "post_ln.failed": 1.0, "post_ln.best_loss": 2.0, "pre_ln.failed": 0.0, "pre_ln.best_loss": 3.0,
+        "admin.failed": 0.0, "admin.best_loss": 2.0, "post_ln.wins": 1.0,
+    }  # fmt: skip
+
+
+def test_seeds_are_averaged_place_by_place() -> None:
+    rows = [Reading("gradient", value, site="x", seed=seed) for seed, value in ((1, 1.0), (2, 4.0))]
+    assert over_seeds(rows) == [Reading("gradient", 2.0, site="x")]
+
+
+def plain(measure: Any = None) -> Item:
+    table = lambda numbers: Table(["a"], [[shown(numbers, "post_ln.decoder")]])  # noqa: E731
+    return Item("figure-3", "Figure 3", "What it shows.", {"tiny": Needs("toy", 1, 1)}, measure, table)
+
+
+ORIGIN = {"command": "bathy reproduce figure-3", "seconds": 12.3}
+
+
+def test_a_result_is_concluded_from_its_numbers_alone(tmp_path: Path) -> None:
+    write(tmp_path, plain(), Measured({"post_ln.decoder": 0.02, "x.ppl": {"1": math.inf}}), ORIGIN)
+    verdicts = conclude(tmp_path, plain())
+    assert read_numbers(tmp_path)[0] == {"post_ln.decoder": 0.02, "x.ppl": {"1": math.inf}}
+    assert {v.claim.id: v.answer for v in verdicts}["only-post-ln-decoders-vanish"] == "not decidable"
+    text = (tmp_path / "README.md").read_text()
+    assert "| 0.02 |" in text and "not measured: post_ln.encoder" in text and "`bathy reproduce figure-3`, 12 s" in text
+    assert json.loads((tmp_path / "verdicts.json").read_text())[0]["verdict"] == "not decidable"
+
+
+def test_what_is_finished_is_not_measured_again(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def measure(lab: Lab) -> Measured:
+        calls.append(1)
+        return Measured({"post_ln.decoder": 0.02})
+
+    monkeypatch.setattr(reproduce, "find_item", lambda name: plain(measure))
+    for again in (False, False, True):
+        reproduce.reproduce("figure-3", lab, again)
+    reproduce.reproduce("figure-3", replace(lab, seeds=3))
+    assert len(calls) == 3
+    assert (lab.out / "figure-3/configs/scale.json").exists()
+
+
+def test_a_new_result_gets_a_heading(tmp_path: Path) -> None:
+    document, source = tmp_path / "results.md", tmp_path / "work/tiny/figure-3"
+    document.write_text("# Results\n")
+    write(source, plain(), Measured({"post_ln.decoder": 0.02}), ORIGIN)
+    (source / "configs").mkdir()
+    for _ in range(2):
+        publish(tmp_path / "work/tiny", ["figure-3"], document)
+    assert document.read_text().count("## Figure 3: gradients at the start\n\n<!-- result: tiny/figure-3 -->") == 1
+
+
+def test_a_page_shows_what_its_folders_hold(tmp_path: Path) -> None:
+    document = tmp_path / "results.md"
+    document.write_text("# Results\n\n<!-- result: tiny/figure-3 -->\noutdated\n<!-- end of result -->\n\nkept\n")
+    source = tmp_path / "work/tiny/figure-3"
+    write(source, plain(), Measured({"post_ln.decoder": 0.02}), ORIGIN)
+    (source / "configs").mkdir()
+    publish(tmp_path / "work/tiny", ["figure-3"], document)
+    text = document.read_text()
+    assert "outdated" not in text and "kept" in text and "0.02" in text
+    assert page(reproduce.find_item("figure-3"), source) in text
+    assert refreshed(document) == text
+
+
+@pytest.mark.parametrize(
+    ("act", "error"),
+    [
+        (lambda lab: reproduce.find_item("figure-33"), "Did you mean figure-3"),
+        (lambda lab: find_scale("smal"), "Did you mean small"),
+        (lambda lab: reproduce.reproduce("table-4", lab), "cannot be run at --scale tiny"),
+        (lambda lab: Lab(SCALES["small"], lab.out).data, "needs --data"),
+        (lambda lab: read_numbers(lab.out / "nowhere"), "not a result"),
+    ],
+)
+def test_what_a_user_got_wrong_is_one_line(act: Any, error: str, lab: Lab) -> None:
+    with pytest.raises((ConfigError, DataError), match=error) as caught:
+        act(lab)
+    assert isinstance(caught.value, BathyError) and "\n" not in str(caught.value)
+
+
+def test_the_list_shows_every_item_and_scale(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["reproduce", "--list"])
+    printed = capsys.readouterr().out
+    assert end.value.code == 0 and all(word in printed for word in (*reproduce.PLACES, *SCALES))
+
+
+def test_a_wrong_item_ends_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["reproduce", "figure-33"])
+    assert end.value.code == 2 and "Did you mean figure-3" in capsys.readouterr().err
