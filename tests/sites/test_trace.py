@@ -165,3 +165,30 @@ def test_tracing_leaves_the_model_as_it_was() -> None:
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), state)
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+class Parallel(nn.Module):
+    """x + attention(norm(x)) + feed-forward(norm(x)), both ways of writing it."""
+
+    def __init__(self, branches_first: bool) -> None:
+        super().__init__()
+        layer = {"norm": nn.LayerNorm, "qkv": lambda w: nn.Linear(w, 3 * w), "out": lambda w: nn.Linear(w, w)}
+        ffn = {"fc1": lambda w: nn.Linear(w, 16), "fc2": lambda w: nn.Linear(16, w)}
+        self.layers = nn.ModuleList(nn.ModuleDict({k: make(WIDTH) for k, make in (layer | ffn).items()}) for _ in range(3))
+        self.branches_first = branches_first
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            y = layer["norm"](x)
+            a = layer["out"](F.scaled_dot_product_attention(*layer["qkv"](y).chunk(3, -1)))
+            f = layer["fc2"](layer["fc1"](y).relu())
+            x = x + (a + f) if self.branches_first else x + a + f
+        return x
+
+
+@pytest.mark.parametrize(("branches_first", "roles"), [(True, "q k v out fc1 fc2"), (False, "q k v out")])
+def test_parallel_branches_stay_one_stack(branches_first: bool, roles: str) -> None:
+    found = find_sites(Parallel(branches_first), torch.randn(2, 5, WIDTH))
+    assert [(site.stack, site.index, site.position) for site in found] == [("model", i, "pre") for i in (1, 2, 3)]
+    assert [" ".join(m.role for m in site.matrices) for site in found] == [roles] * 3
+    assert len(found.passed_over) == 3

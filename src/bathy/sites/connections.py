@@ -33,6 +33,8 @@ class Connection:
     """The operand that the addition overwrites, or -1."""
     before: Connection | None = None
     """The connection that this one's stream comes from."""
+    onward: int = -1
+    """The sum that goes on as the stream, where parallel branches are added to b; else b itself."""
     norm: int = -1
     """The norm that alone reads b, if there is one."""
     position: Position = "none"
@@ -53,9 +55,23 @@ def connections(graph: Graph, passed_over: list[PassedOver]) -> list[Connection]
             result = _connection(graph, value, {c.b for c in found})
             if isinstance(result, Connection):
                 found.append(result)
-            else:
+            elif not _parallel(graph, value, found):
                 passed_over.append(PassedOver(value.path, result))
+            else:
+                passed_over.append(
+                    PassedOver(value.path, "a second branch of the same shortcut: counted with the stream alone")
+                )
     return found
+
+
+def _parallel(graph: Graph, value: Value, found: list[Connection]) -> bool:
+    """Whether (x + a) + a' adds another branch of the same x, as parallel layers do; the stream then goes on from here."""
+    for total, other in (value.inputs[:2], value.inputs[1::-1]):
+        for c in found:
+            if c.b == total and graph.users(total, set()) == {value.number} and graph.between(c.x, other) is not None:
+                c.onward = value.number
+                return True
+    return False
 
 
 def _connection(graph: Graph, value: Value, sums: set[int]) -> Connection | str:
@@ -105,7 +121,7 @@ def _kind(graph: Graph, x: int, attends: tuple[int, dict[str, int]] | None) -> s
 
 def link(graph: Graph, connections: Sequence[Connection]) -> None:
     """Chain the connections along the stream and see where their norms stand."""
-    by_sum = {c.b: c for c in connections}
+    by_sum = {c.b: c for c in connections} | {c.onward: c for c in connections if c.onward >= 0}
     for c in connections:
         c.before = by_sum.get(graph.source(c.x, PLAIN | {"norm"}))
         readers = graph.users(c.b, PLAIN)

@@ -104,25 +104,36 @@ def _first_product(graph: Graph, number: int, branch: set[int]) -> Value | None:
 
 
 def with_roles(graph: Graph, found: list[Use], attends: tuple[int, dict[str, int]] | None) -> list[Use]:
-    """The uses with their roles; one that feeds several of q, k, v through a split becomes one use for each."""
+    """The uses with their roles; one that feeds several of q, k, v through a split becomes one use for each.
+
+    A matrix before q, k or v has the role `in`. What neither leads to attention nor comes from it is a feed-forward beside it.
+    """
     if attends is None:
-        last = "fc2" if len(found) > 1 else "out"
-        return [replace(use, role=last if use.number == found[-1].number else "fc1") for use in found]
+        return _feed_forward(found)
     number, parts = attends
-    if graph.values[number].op == FUSED:
-        return [use if use.role else replace(use, role="out" if use.number > number else "in") for use in found]
-    by_number = {use.number: use for use in found}
     named: dict[int, list[Use]] = {}
     for role, start in parts.items():
-        origin, rows = _origin(graph, start, by_number.keys())
-        if origin in by_number:
-            named.setdefault(origin, []).append(replace(by_number[origin], role=role, rows=rows))
-    result = []
+        origin, rows = _origin(graph, start, {use.number for use in found if not use.role})
+        named.setdefault(origin, []).extend(replace(use, role=role, rows=rows) for use in found if use.number == origin)
+    result, beside = [], []
     for use in found:
-        result += (
-            _separate(named[use.number]) if use.number in named else [replace(use, role="out" if use.number > number else "in")]
-        )
-    return sorted(result, key=lambda use: ["q", "k", "v"].index(use.role) if use.role in ("q", "k", "v") else 3)
+        if use.role:
+            result.append(use)
+        elif use.number in named:
+            result += _separate(named[use.number])
+        elif graph.between(number, use.data) is not None:
+            result.append(replace(use, role="out"))
+        elif graph.between(use.number, number) is not None:
+            result.append(replace(use, role="in"))
+        else:
+            beside.append(use)
+    return sorted(result, key=lambda use: "qkv".find(use.role) % 4) + _feed_forward(beside)
+
+
+def _feed_forward(found: list[Use]) -> list[Use]:
+    """fc1 for all but the last, which is fc2; a matrix alone is `out`."""
+    last = "fc2" if len(found) > 1 else "out"
+    return [replace(use, role=last if use.number == found[-1].number else "fc1") for use in found]
 
 
 def _separate(parts: list[Use]) -> list[Use]:

@@ -1,0 +1,61 @@
+"""ω hooked into a stock encoder, sharded by FSDP2 over two processes, trains as on one."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+
+import bathy
+
+
+def build() -> nn.Module:
+    torch.manual_seed(0)
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True), 3)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            nn.init.xavier_uniform_(parameter)
+    bathy.stabilise_(model, rows())
+    return model
+
+
+def rows() -> Tensor:
+    return torch.randn(4, 6, 16, generator=torch.Generator().manual_seed(5))
+
+
+def train(model: nn.Module, x: Tensor) -> list[float]:
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    losses = []
+    for _ in range(5):
+        loss = (model(x) - 1).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def rank(number: int, folder: str) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=number, world_size=2)
+    model = build()
+    for layer in model.layers:
+        fully_shard(layer)
+    fully_shard(model)
+    omega = model.layers[1].norm1.bathy_omega_3
+    assert omega.to_local().numel() == 8
+    losses = torch.tensor(train(model, rows()[2 * number : 2 * number + 2]))
+    torch.distributed.all_reduce(losses)
+    if number == 0:
+        torch.save(losses / 2, Path(folder, "losses.pt"))
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_two_shards_train_as_one_model(tmp_path: Path) -> None:
+    mp.spawn(rank, (str(tmp_path),), nprocs=2)
+    found = torch.load(tmp_path / "losses.pt", weights_only=True)
+    torch.testing.assert_close(found, torch.tensor(train(build(), rows())), rtol=1e-4, atol=0)
