@@ -1,6 +1,6 @@
 """A deep BERT in Hugging Face's Trainer; then ω is folded away and `save_pretrained` writes a plain BERT.
 
-python examples/hf_trainer.py --layers 24 --steps 300 --out my_bert
+python examples/hf_trainer.py --layers 36 --steps 250 --out my_bert
 """
 
 import argparse
@@ -30,15 +30,15 @@ class Lines(torch.utils.data.Dataset[dict[str, Tensor]]):
 def main() -> None:
     """Stabilise, train, fold, save, load."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--layers", type=int, default=24)
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--layers", type=int, default=36)
+    parser.add_argument("--steps", type=int, default=250)
     parser.add_argument("--out", default="my_bert")
     options = parser.parse_args()
     torch.manual_seed(1)
     model = deep_bert(options.layers)
     bathy.stabilise_(model, masked_lines(torch.Generator().manual_seed(1)))  # the one line
 
-    settings = {"learning_rate": 1e-3, "warmup_steps": min(50, options.steps), "per_device_train_batch_size": 16}
+    settings = {"learning_rate": 4e-4, "warmup_steps": min(50, options.steps), "per_device_train_batch_size": 16}
     arguments = TrainingArguments(
         options.out,
         max_steps=options.steps,

@@ -1,6 +1,6 @@
 """A deep BERT in Lightning: stabilise in `configure_model`'s place, before the optimiser is made.
 
-python examples/lightning_bert.py --layers 24 --steps 300
+python examples/lightning_bert.py --layers 36 --steps 250
 """
 
 import argparse
@@ -39,14 +39,14 @@ class MaskedLetters(L.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Adam over everything, ω included."""
-        return torch.optim.Adam(self.parameters(), lr=1e-3)
+        return torch.optim.Adam(self.parameters(), lr=4e-4)
 
 
 def main() -> None:
     """Train, and fold ω away."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--layers", type=int, default=24)
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--layers", type=int, default=36)
+    parser.add_argument("--steps", type=int, default=250)
     options = parser.parse_args()
     L.seed_everything(1, verbose=False)
     module = MaskedLetters(options.layers)

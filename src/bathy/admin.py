@@ -76,7 +76,8 @@ def _scheme(chain: Chain, asked: str) -> str:
 def _check(scheme: str, chain: Chain) -> None:
     """Refuse a stack before anything is changed: where ω cannot be put on, or could not be folded away at once."""
     for site in chain:
-        if scheme != "scaled_init" and site.free and site.obstacle:
+        wanted = site.free or (scheme in ("admin_constant", "deepnorm") and site.position in ("post", "both"))
+        if scheme != "scaled_init" and wanted and site.obstacle:
             raise ModelError(f"{site.name} can have no ω: {site.obstacle}")
         if scheme == "admin_rescaled" and site.free and site.stuck:
             raise ModelError(f"the ω of {site.name} cannot be folded away: {site.stuck}; use scheme='admin'")

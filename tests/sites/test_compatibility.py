@@ -182,3 +182,32 @@ def test_hugging_faces_default_range_is_no_problem_of_depth() -> None:
     assert 0.1 < result.change("encoder") < 0.3
     assert "depth is not its problem and little changes" in result.notes[0]
     assert max(result.omega.values()) < 1.2
+
+
+def test_a_stabilised_model_generates_what_its_folded_form_generates() -> None:
+    """Step by step with a cache, where encoder-attention's keys and values are computed once."""
+    model, batch = ZOO["BART"].build(), ZOO["BART"].batch()
+    bathy.stabilise_(model, batch, "admin_constant")
+    tokens = [part.eval().generate(batch["input_ids"], max_new_tokens=6, num_beams=2) for part in (model, bathy.fold(model))]
+    assert torch.equal(*tokens)
+
+
+class Steps(nn.Module):
+    """Drops between layers, and reads the stream before it drops."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = ZOO["nn.TransformerEncoder"].build().layers
+
+    def forward(self, x: Tensor) -> Tensor:
+        total = torch.zeros(())
+        for layer in self.layers:
+            x = layer(x)
+            total = total + x.max()
+            x = nn.functional.dropout(x, 0.1, self.training)
+        return x + total
+
+
+def test_a_reader_of_the_stream_before_dropout_is_seen() -> None:
+    sites = bathy.find_sites(Steps(), ZOO["nn.TransformerEncoder"].batch())
+    assert ["also read by max" in site.stuck for site in sites] == [False, False, True, False, True, False]

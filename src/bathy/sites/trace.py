@@ -34,11 +34,9 @@ def find_sites(model: nn.Module, batch: Batch) -> Sites:
     found = Sites(batch)
     connected = connections(graph, found.passed_over)
     if not connected:
-        seen = (
-            f"{len(found.passed_over)} additions of tensors, none a residual" if found.passed_over else "no addition of tensors"
-        )
-        why = f": {found.passed_over[0].reason}" if found.passed_over else ""
-        raise ModelError(f"{type(model).__name__} has no residual connection that can be seen ({seen}{why})")
+        why = f"; of the first, {found.passed_over[0].reason}" if found.passed_over else ""
+        seen = f"{len(found.passed_over)} additions of tensors seen, none of them one{why}"
+        raise ModelError(f"{type(model).__name__} has no residual connection that can be found: {seen}")
     link(graph, connected)
     _Builder(model, graph, found, places(graph, connected)).build()
     return found
@@ -154,13 +152,14 @@ class _Builder:
             return f"its matrix {shared[0]} is used elsewhere too"
         if c.before is None:
             return ""
+        stream = self.graph.source(c.x, PLAIN)
         reads = {use.number for use in c.uses if use.data in self._reads(c)}
-        others = self.graph.users(c.x, PLAIN) - reads - {c.b}
+        others = self.graph.users(stream, PLAIN) - reads - {c.b}
         if others:
             value = self.graph.values[min(others)]
             return f"the stream before it is also read by {value.op} in {value.path or 'the model itself'}"
         returned = {self.graph.source(number, PLAIN) for number in self.graph.outputs}
-        return "the model returns the stream before it" if c.x in returned else ""
+        return "the model returns the stream before it" if stream in returned else ""
 
     def _names(self) -> dict[int, str]:
         """The path of each addition; where several share one, that of the branch's matrices if deeper, else with its kind."""
