@@ -15,6 +15,7 @@ from types import ModuleType
 BENCHES: dict[str, str] = {
     "admin": "bathy.lab.bench.admin",
     "sites": "bathy.lab.bench.sites",
+    "prepare": "bathy.lab.bench.prepare",
 }
 """Name to the module that measures it; `bathy bench --list` shows the first line of its docstring."""
 

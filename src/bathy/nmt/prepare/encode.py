@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def write_ids(job: Job, rows: dict[str, list[list[int]]], counts: Counter[str]) 
     """The shard's arrays, then its counts, which say that all is whole."""
     arrays: dict[str, Any] = {}
     for name, lists in rows.items():
-        arrays[f"{name}.ids"] = np.fromiter((i for ids in lists for i in ids), dtype=np.uint32)
+        arrays[f"{name}.ids"] = np.fromiter(chain.from_iterable(lists), dtype=np.uint32)
         arrays[f"{name}.lengths"] = np.fromiter(map(len, lists), dtype=np.int64)
     with replacing(job.ids / f"{job.number:06}.npz") as temporary, temporary.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)

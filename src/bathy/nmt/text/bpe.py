@@ -63,7 +63,9 @@ def learn(texts: Iterable[list[str]], characters: Iterable[str], vocab: int, mer
         show_progress=False,
         **({} if raw else {"end_of_word_suffix": END}),
     )
-    tokenizer.train_from_iterator(texts, trainer)
+    if not raw:  # the same words as `Split`, found without a regular expression
+        tokenizer.pre_tokenizer = lib.pre_tokenizers.CharDelimiterSplit(" ")
+    tokenizer.train_from_iterator((joined(lines) for lines in texts), trainer)
     known = set(alphabet)
     learnt = [merge for merge in parts(tokenizer)[1] if "".join(merge) not in known]
     found = len(SPECIALS) + len(alphabet) + len(learnt)
@@ -72,6 +74,11 @@ def learn(texts: Iterable[list[str]], characters: Iterable[str], vocab: int, mer
     else:
         check_vocab(vocab, found, len(alphabet))
     return assemble(numbered([*alphabet, *map("".join, learnt)]), learnt, raw)
+
+
+def joined(lines: list[str], together: int = 100) -> list[str]:
+    """The lines in longer pieces, which cost less to hand over one by one."""
+    return [" ".join(lines[i : i + together]) for i in range(0, len(lines), together)]
 
 
 def check_merges(wanted: int, found: int) -> None:
