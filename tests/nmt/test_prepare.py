@@ -58,6 +58,7 @@ def test_the_manifest_counts_what_is_there(toy_data: Path) -> None:
     lengths = data.target.lengths
     assert row["target"]["tokens"] == lengths.sum() and row["target"]["longest"] == lengths.max()
     assert row["target"]["median"] == np.median(lengths) and row["target"]["mean"] == round(float(lengths.mean()), 2)
+    assert data.manifest["round_trip"] == {"source": 1.0, "target": 1.0}, "the toy corpus has no ambiguous punctuation"
     assert row["lines"] == row["sentences"] == 1500 and row["dropped"] == {} and data.manifest["vocab"] == 600
 
 

@@ -31,7 +31,11 @@ def summary(folder: Path, manifest: dict[str, Any]) -> Table:
         unknown = " / ".join(f"{100 * side['unknown_rate']:.3g}" for side in sides)
         both = [" / ".join(f"{side[name]:,}" for side in sides) for name in ("tokens", "mean", "p99", "longest")]
         rows.append([split, f"{row['sentences']:,}", *both, unknown, row.get("cut", 0), dropped or "none"])
-    return console.table(f"{folder}: vocabulary {manifest['vocab']:,}; source / target", columns, rows)
+    survive = " / ".join(f"{100 * manifest['round_trip'][side]:.3g} %" for side in ("source", "target"))
+    title = (
+        f"{folder}: vocabulary {manifest['vocab']:,}, lines that tokenising and joining give back {survive}; source / target"
+    )
+    return console.table(title, columns, rows)
 
 
 def lengths(split: Split) -> list[dict[str, Any]]:

@@ -28,6 +28,7 @@ from bathy.nmt.pool import parallel_map
 from bathy.nmt.prepare import clean, encode
 from bathy.nmt.prepare.inputs import SHARD, Pair, inspect_all
 from bathy.nmt.prepare.repeated import mark_repeated
+from bathy.nmt.prepare.roundtrip import round_trip
 from bathy.nmt.text.bpe import Subwords, from_codes, learn, read_codes, unite
 from bathy.nmt.text.codec import Codec
 
@@ -227,6 +228,7 @@ class Preparation:
             "format": FORMAT,
             "vocab": codec.vocab,
             "splits": rows,
+            "round_trip": round_trip(codec, pairs[0]),
             "settings": {"data": {"vocab": self.vocab}, "prepare": self.config.model_dump()},
             "inputs": [vars(item) for pair in pairs for item in (pair.source, pair.target)],
             "keys": keys,
