@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from bathy.nmt.config import Config, DataConfig, PrepareConfig
+from bathy.nmt.config import Config
 from bathy.nmt.corpora.toy import write_toy
+from bathy.nmt.dataconfig import DataConfig, PrepareConfig
 from bathy.nmt.prepare import prepare
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from bathy.errors import DataError
 from bathy.nmt.batches import Batches, cut, open_splits, ordered
-from bathy.nmt.config import DataConfig
 from bathy.nmt.data import Split
+from bathy.nmt.dataconfig import DataConfig
 from bathy.nmt.text import BOS, EOS, PAD, Codec
 
 

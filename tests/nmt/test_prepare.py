@@ -16,9 +16,10 @@ from subword_nmt.learn_bpe import learn_bpe
 
 from bathy.cli import main
 from bathy.errors import BathyError, ConfigError, DataError
-from bathy.nmt.config import Config, DataConfig, PrepareConfig, read_config
+from bathy.nmt.config import Config, read_config
 from bathy.nmt.corpora.toy import write_toy
 from bathy.nmt.data import Split, verify
+from bathy.nmt.dataconfig import DataConfig, PrepareConfig
 from bathy.nmt.prepare import clean, encode, prepare
 from bathy.nmt.text import EOS, Codec
 
@@ -290,3 +291,8 @@ def test_the_commands_work_together_and_err_with_exit_code_2(tmp_path: Path, cap
     assert run("corpus", "tyo", raw) == 2
     assert run("data", str(tmp_path)) == 2
     assert "error:" in capsys.readouterr().err
+
+
+def test_the_processes_that_prepare_text_need_no_torch() -> None:
+    code = "import sys, bathy.nmt.prepare, bathy.nmt.corpora.toy; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

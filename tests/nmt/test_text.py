@@ -18,7 +18,7 @@ from subword_nmt.learn_bpe import learn_bpe
 from tokenizers import Tokenizer
 
 from bathy.errors import ConfigError, DataError
-from bathy.nmt.config import TextConfig
+from bathy.nmt.dataconfig import TextConfig
 from bathy.nmt.text import EOS, UNK, Codec
 from bathy.nmt.text.bpe import END, Subwords, from_codes, learn, read_codes, unite
 from bathy.nmt.text.moses import Moses, Normaliser

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from bathy.errors import DataError
-from bathy.nmt.config import DataConfig
 from bathy.nmt.data import Side, Split
+from bathy.nmt.dataconfig import DataConfig
 from bathy.nmt.text.bpe import BOS, EOS, PAD, UNK, Subwords
 from bathy.nmt.text.codec import Codec
 

@@ -99,7 +99,8 @@ def allowed(cores: set[int] | None) -> Iterator[None]:
 
 def ours(raw: Path, out: Path, merges: int) -> None:
     """`bathy prepare`."""
-    from bathy.nmt.config import Config, DataConfig, PrepareConfig
+    from bathy.nmt.config import Config
+    from bathy.nmt.dataconfig import DataConfig, PrepareConfig
     from bathy.nmt.prepare import prepare
 
     prepare(Config(data=DataConfig(path=str(out)), prepare=PrepareConfig(raw=str(raw), merges=merges)))

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ import numpy.typing as npt
 from bathy.console import progress, track
 from bathy.errors import ConfigError, DataError
 from bathy.files import explained, origin, write_json
-from bathy.nmt.config import Config, PrepareConfig
+from bathy.nmt.dataconfig import PrepareConfig
 from bathy.nmt.pool import parallel_map
 from bathy.nmt.prepare import clean, encode
 from bathy.nmt.prepare.inputs import SHARD, Pair, inspect_all
@@ -31,6 +31,9 @@ from bathy.nmt.prepare.repeated import mark_repeated
 from bathy.nmt.prepare.roundtrip import round_trip
 from bathy.nmt.text.bpe import Subwords, from_codes, learn, read_codes, unite
 from bathy.nmt.text.codec import Codec
+
+if TYPE_CHECKING:
+    from bathy.nmt.config import Config
 
 FORMAT = 1
 """Part of every key: a new number here makes all data folders be prepared again."""

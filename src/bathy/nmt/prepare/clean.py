@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from bathy.errors import DataError
 from bathy.files import replacing, write_json
-from bathy.nmt.config import PrepareConfig, TextConfig
+from bathy.nmt.dataconfig import PrepareConfig, TextConfig
 from bathy.nmt.prepare.inputs import SHARD, Pair, shards
 from bathy.nmt.text.codec import Words
 

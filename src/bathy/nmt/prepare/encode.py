@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bathy.files import replacing, write_json
-from bathy.nmt.config import PrepareConfig
 from bathy.nmt.corpora.layout import digest
+from bathy.nmt.dataconfig import PrepareConfig
 from bathy.nmt.prepare.clean import KEPT, misfit, read_shard
 from bathy.nmt.text.bpe import EOS, UNK, Subwords
 

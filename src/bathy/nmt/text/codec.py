@@ -9,7 +9,7 @@ from typing import Literal
 
 from bathy.errors import DataError
 from bathy.files import replacing, write_json
-from bathy.nmt.config import TextConfig
+from bathy.nmt.dataconfig import TextConfig
 from bathy.nmt.text.bpe import EOS, Subwords
 from bathy.nmt.text.moses import Moses, Normaliser, Spaces
 
