@@ -11,7 +11,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from multiprocessing.process import BaseProcess
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from bathy.errors import DataError
 
@@ -24,26 +24,54 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def parallel_map(function: Callable[[T], R], items: Iterable[T], workers: int = 0) -> Iterator[R]:
-    """`map(function, items)` on `workers` processes (0: all cores; 1: here), with a few items under way at a time."""
-    workers = workers or cores()
-    stream = iter(items)
-    first = list(islice(stream, 2))
-    if workers == 1 or len(first) < 2:
-        yield from map(function, first)
-        yield from map(function, stream)
-        return
-    executor = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_leave_with_parent)
-    waiting: deque[Future[R]] = deque(executor.submit(function, item) for item in first)
-    try:
-        waiting.extend(executor.submit(function, item) for item in islice(stream, 2 * workers))
-        while waiting:
-            yield waiting.popleft().result()
-            waiting.extend(executor.submit(function, item) for item in islice(stream, 1))
-    except BrokenProcessPool as error:
-        raise DataError(f"one of {workers} worker processes was killed (out of memory?); try fewer workers") from error
-    finally:
-        executor.shutdown(wait=True, cancel_futures=True)
+class Pool:
+    """Worker processes that start when first needed and serve several maps; close it, or use it in a `with` block."""
+
+    def __init__(self, workers: int = 0) -> None:
+        self.workers = workers or cores()
+        self.executor: ProcessPoolExecutor | None = None
+
+    def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """`map(function, items)` in order, a few items under way at a time; a single item is done here."""
+        stream = iter(items)
+        first = list(islice(stream, 2))
+        if self.workers == 1 or len(first) < 2:
+            yield from map(function, first)
+            yield from map(function, stream)
+            return
+        submit = self._started().submit
+        waiting: deque[Future[R]] = deque(submit(function, item) for item in first)
+        try:
+            waiting.extend(submit(function, item) for item in islice(stream, 2 * self.workers))
+            while waiting:
+                yield waiting.popleft().result()
+                waiting.extend(submit(function, item) for item in islice(stream, 1))
+        except BrokenProcessPool as error:
+            raise DataError(
+                f"one of {self.workers} worker processes died: out of memory (try fewer), or started from a script "
+                "whose work is not under `if __name__ == '__main__':`"
+            ) from error
+        finally:
+            for future in waiting:
+                future.cancel()
+
+    def close(self) -> None:
+        """End the workers."""
+        if self.executor:
+            self.executor.shutdown(wait=True, cancel_futures=True)
+            self.executor = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _started(self) -> ProcessPoolExecutor:
+        if self.executor is None:
+            context = multiprocessing.get_context("spawn")
+            self.executor = ProcessPoolExecutor(self.workers, context, initializer=_leave_with_parent)
+        return self.executor
 
 
 def _leave_with_parent() -> None:

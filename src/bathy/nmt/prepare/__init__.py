@@ -13,6 +13,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from bathy.console import progress, track
 from bathy.errors import ConfigError, DataError
 from bathy.files import explained, origin, write_json
 from bathy.nmt.dataconfig import PrepareConfig
-from bathy.nmt.pool import parallel_map
+from bathy.nmt.pool import Pool
 from bathy.nmt.prepare import clean, encode
 from bathy.nmt.prepare.inputs import SHARD, Pair, inspect_all
 from bathy.nmt.prepare.repeated import mark_repeated
@@ -48,8 +49,8 @@ ENCODE_KEYS = ("min_length", "max_length", "max_ratio", "measure", "longest", "o
 def prepare(config: Config) -> dict[str, Any]:
     """Make `data.path` from `prepare.raw`; returns the manifest. With nothing changed, nothing is done."""
     folder = only_folder(config)
-    with explained(folder):
-        return Preparation(config, folder).run()
+    with explained(folder), closing(Preparation(config, folder)) as preparation:
+        return preparation.run()
 
 
 def only_folder(config: Config) -> Path:
@@ -79,14 +80,14 @@ class Preparation:
     def __init__(self, config: Config, folder: Path) -> None:
         self.config, self.vocab, self.folder = config.prepare, config.data.vocab, folder
         self.work = folder / ".work"
-        self.workers = config.prepare.workers
+        self.pool = Pool(config.prepare.workers)
         self.manifest = folder / "manifest.json"
 
     def run(self) -> dict[str, Any]:
         """All stages in order, or the manifest as it is if it would not change."""
         pairs = inspect_all(Path(self.config.raw), self.config.source, self.config.target, self.memory(), self.config.workers)
         if sum(pair.lines for pair in pairs) < SMALL:
-            self.workers = 1
+            self.pool = Pool(1)
         if self.config.valid_every and any(pair.split == "valid" for pair in pairs):
             raise ConfigError(
                 f"prepare.valid_every is {self.config.valid_every}, but {self.config.raw} has a validation split; use one"
@@ -114,6 +115,10 @@ class Preparation:
         self.tidy({*texts.values(), *ids.values(), learnt})
         return manifest
 
+    def close(self) -> None:
+        """End the worker processes."""
+        self.pool.close()
+
     def memory(self) -> Path:
         return self.work / "inputs.json"
 
@@ -139,7 +144,7 @@ class Preparation:
     def tokenise(self, pair: Pair, folder: Path) -> None:
         """Stage 1: tokenise and clean what is not done yet."""
         with progress(f"tokenising {pair.split}", pair.lines) as advance:
-            for lines in parallel_map(clean.clean_shard, clean.jobs(self.config, pair, folder), self.workers):
+            for lines in self.pool.map(clean.clean_shard, clean.jobs(self.config, pair, folder)):
                 advance(lines)
 
     def places(self, text: Path, kept: list[int]) -> tuple[list[int], list[int], npt.NDArray[np.bool_] | None]:
@@ -197,7 +202,7 @@ class Preparation:
             if not clean.finished(folder, number)
         )
         with progress(f"encoding {pair.split}", sum(kept)) as advance:
-            for lines in parallel_map(encode.encode_shard, work, self.workers):
+            for lines in self.pool.map(encode.encode_shard, work):
                 advance(lines)
 
     def finish(

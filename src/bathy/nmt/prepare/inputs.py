@@ -6,6 +6,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from lzma import LZMAError
@@ -14,13 +15,10 @@ from pathlib import Path
 from bathy.errors import DataError
 from bathy.files import write_json
 from bathy.nmt.corpora.layout import opened, splits
-from bathy.nmt.pool import parallel_map
+from bathy.nmt.pool import cores
 
 SHARD = 10_000
 """Line pairs that are worked on together; what is finished of them survives a killed run."""
-
-LARGE = 50_000_000
-"""Bytes of raw text from which on it is read by several processes."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +65,8 @@ def inspect_all(folder: Path, source: str, target: str, memory: Path, workers: i
     found = splits(folder, source, target)
     known = _remembered(memory)
     fresh = [path for both in found.values() for path in both if not _unchanged(path, known)]
-    workers = workers if sum(path.stat().st_size for path in fresh) > LARGE else 1
-    known |= {item.path: item for item in parallel_map(inspect, fresh, workers)}
+    with ThreadPoolExecutor(workers or cores()) as threads:  # decompressing and hashing leave Python's lock
+        known |= {item.path: item for item in threads.map(inspect, fresh)}
     pairs = [Pair(split, known[str(a)], known[str(b)]) for split, (a, b) in found.items()]
     for pair in pairs:
         check(pair)

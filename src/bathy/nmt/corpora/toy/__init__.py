@@ -15,7 +15,7 @@ from typing import Any
 from bathy.console import progress
 from bathy.nmt.corpora.layout import PairFile, describe
 from bathy.nmt.corpora.toy.grammar import Grammar, pair
-from bathy.nmt.pool import parallel_map
+from bathy.nmt.pool import Pool
 
 CHUNK = 2_000
 """Sentences drawn from one seed; the result does not depend on how many cores share the chunks."""
@@ -30,8 +30,9 @@ def chunk(seed_and_number: tuple[int, int]) -> list[tuple[str, str, str, str]]:
 
 def pairs(seed: int = 1, workers: int = 1) -> Generator[tuple[str, str, str, str]]:
     """Rows of the grammar without end."""
-    for rows in parallel_map(chunk, ((seed, number) for number in count()), workers):
-        yield from rows
+    with Pool(workers) as pool:
+        for rows in pool.map(chunk, ((seed, number) for number in count())):
+            yield from rows
 
 
 def write_toy(folder: Path, size: int = 20_000, held_out: int = 500, seed: int = 1, workers: int = 0) -> dict[str, Any]:
