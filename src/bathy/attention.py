@@ -48,6 +48,13 @@ class KeyValues:
                 buffer[moved] = buffer[rows[moved]]
                 self._buffers[i] = buffer[: len(rows)]
 
+    def compact_(self, slots_bk: Tensor) -> None:
+        """Keep these positions of each row, in this order."""
+        rows = torch.arange(len(slots_bk), device=slots_bk.device)[:, None]
+        self.length = slots_bk.shape[1]
+        for buffer in self._buffers:
+            buffer[:, : self.length] = buffer[rows, slots_bk]
+
     def _grow(self, like_bhkd: Tensor, used: int) -> None:
         b, h, _, d = like_bhkd.shape
         grown = [like_bhkd.new_empty(b, max(self.length, 2 * used), h, d) for _ in range(2)]
@@ -61,23 +68,24 @@ class Cache:
 
     With `beams` the columns of `target_in` are not successive tokens but a sentence's hypotheses, one token each, all at the
     same position. Keys and values stay where they were written; `follow_` changes only who sees them, so that a beam step
-    copies nothing, and the encoder's keys exist once a sentence.
+    copies nothing, and the encoder's keys exist once a sentence. Now and then positions that no hypothesis sees any more are
+    dropped: hypotheses soon share all but their last few tokens.
     """
+
+    ROOM = 32
+    """Positions below which nothing is dropped."""
 
     def __init__(self, layers: int, beams: int = 1) -> None:
         self.own = [KeyValues() for _ in range(layers)]
         self.memory = [KeyValues() for _ in range(layers)]
-        self.beams = beams
+        self.beams, self.length, self.full = beams, 0, self.ROOM
+        """Hypotheses, target positions decoded so far, and cached positions at which unseen ones are dropped."""
         self.visible: Tensor | None = None
         """Which cached position each hypothesis has in its history, b q k; with one beam, all."""
 
-    @property
-    def length(self) -> int:
-        """Target positions decoded so far."""
-        return self.own[0].length // self.beams if self.own else 0
-
     def admit(self, tokens: Tensor) -> Tensor | None:
-        """The mask (b 1 q k) for one more token of each hypothesis: its history and itself; none needed with one beam."""
+        """Make room for tokens: with one beam the next ones, else one of each hypothesis, with the mask of what it sees."""
+        self.length += tokens.shape[1] if self.beams == 1 else 1
         if self.beams == 1:
             return None
         itself = torch.eye(self.beams, dtype=torch.bool, device=tokens.device).expand(len(tokens), -1, -1)
@@ -86,8 +94,19 @@ class Cache:
 
     def follow_(self, parents: Tensor) -> None:
         """Let hypothesis j of sentence i go on from hypothesis parents[i, j]."""
-        if self.visible is not None:
-            self.visible = self.visible.gather(1, parents[..., None].expand(-1, -1, self.visible.shape[2]))
+        if self.visible is None:
+            return
+        self.visible = self.visible.gather(1, parents[..., None].expand(-1, -1, self.visible.shape[2]))
+        if self.visible.shape[2] >= self.full:
+            self._drop_unseen(self.visible)
+
+    def _drop_unseen(self, visible: Tensor) -> None:
+        seen = visible.any(1)
+        slots = seen.byte().sort(dim=1, descending=True, stable=True).indices[:, : int(seen.sum(1).max())]
+        for part in self.own:
+            part.compact_(slots)
+        self.visible = visible.gather(2, slots[:, None].expand(-1, self.beams, -1))
+        self.full = max(self.ROOM, 2 * slots.shape[1])
 
     def select_(self, rows: Tensor) -> None:
         """Keep these rows of the batch, in this order."""

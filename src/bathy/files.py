@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import platform
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,6 +41,20 @@ def explained(folder: Path) -> Iterator[None]:
         if error.filename is None:
             raise
         raise DataError(f"{error.filename}: {error.strerror}") from None
+
+
+@contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder to fill, which becomes `path` when the block ends and is removed if it raises."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        temporary.rename(path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
 
 
 def write_text(path: Path, text: str) -> None:

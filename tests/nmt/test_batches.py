@@ -13,7 +13,8 @@ from bathy.errors import DataError
 from bathy.nmt.batches import Batches, cut, open_splits, ordered
 from bathy.nmt.data import Split
 from bathy.nmt.dataconfig import DataConfig
-from bathy.nmt.text import BOS, EOS, PAD, Codec
+from bathy.nmt.marks import BOS, EOS, PAD
+from bathy.nmt.text import Codec
 
 
 class Memory(SimpleNamespace):

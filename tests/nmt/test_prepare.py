@@ -20,8 +20,9 @@ from bathy.nmt.config import Config, read_config
 from bathy.nmt.corpora.toy import write_toy
 from bathy.nmt.data import Split, verify
 from bathy.nmt.dataconfig import DataConfig, PrepareConfig
+from bathy.nmt.marks import EOS
 from bathy.nmt.prepare import clean, encode, prepare
-from bathy.nmt.text import EOS, Codec
+from bathy.nmt.text import Codec
 
 
 def settings(raw: Path, out: Path, vocab: int = 300, **more: object) -> Config:

@@ -9,17 +9,21 @@ from torch import Tensor
 
 from bathy import Transformer
 from bathy.errors import ConfigError
-from bathy.nmt.search import BOS, EOS, PAD, UNK, Beam, Decode, Ensemble, Hypothesis, rate, search, top
+from bathy.nmt.marks import BOS, EOS, PAD, UNK
+from bathy.nmt.search import Beam, Decode, Ensemble, Hypothesis, rate, search, top
 
 VOCAB = 30
 PENALTIES = [-0.5, 0.0, 0.6, 1.0, 2.0]
 
 
 def lively(vocab: int = VOCAB, seed: int = 3) -> Transformer:
-    """A random model, in float64, whose translations differ in length: its end mark is sometimes likely."""
+    """A random model, in float64, whose translations differ in length: its end mark is sometimes likely, other marks never."""
     model = tiny.model(vocab=vocab, seed=seed, tie_embeddings=False).double().eval().requires_grad_(False)
-    model.output_weight.mul_(3)
-    model.output_weight[EOS] *= 2
+    last, output = model.decoder.layers[-1].ffn.post, model.output_weight
+    last.weight[0], last.bias[0] = 0, 1  # a constant feature: its column of the output matrix is a bias
+    output.mul_(3)
+    output[EOS] *= 2
+    output[:, 0], output[: BOS + 1, 0] = 0, -50
     return model
 
 

@@ -19,7 +19,8 @@ from tokenizers import Tokenizer
 
 from bathy.errors import ConfigError, DataError
 from bathy.nmt.dataconfig import TextConfig
-from bathy.nmt.text import EOS, UNK, Codec
+from bathy.nmt.marks import EOS, UNK
+from bathy.nmt.text import Codec
 from bathy.nmt.text.bpe import END, Subwords, from_codes, learn, read_codes, unite
 from bathy.nmt.text.moses import Moses, Normaliser
 

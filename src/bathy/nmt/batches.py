@@ -25,7 +25,8 @@ from torch import Tensor
 from bathy.errors import DataError
 from bathy.nmt.data import Side, Split
 from bathy.nmt.dataconfig import DataConfig
-from bathy.nmt.text.bpe import BOS, EOS, PAD, UNK, Subwords
+from bathy.nmt.marks import BOS, EOS, PAD, UNK
+from bathy.nmt.text.bpe import Subwords
 from bathy.nmt.text.codec import Codec
 
 Rows = npt.NDArray[np.int64]

@@ -20,10 +20,10 @@ from pydantic import NonNegativeInt, PositiveInt, model_validator
 from torch import Tensor
 
 from bathy.attention import Cache
+from bathy.nmt.marks import BOS, EOS, PAD, UNK
 from bathy.settings import Settings
 from bathy.transformer import Transformer
 
-PAD, UNK, BOS, EOS = range(4)
 FREE = -1
 """In place of a token id: any token may stand here."""
 
@@ -103,8 +103,9 @@ class Ensemble:
 
 
 def mean_log_probs(logits: Sequence[Tensor]) -> Tensor:
-    """log of the models' mean probability, in float32 or better."""
-    parts = [part.log_softmax(-1, dtype=torch.promote_types(part.dtype, torch.float32)) for part in logits]
+    """log of the models' mean probability, in float32 or better, written over the logits."""
+    exact = [part.to(torch.promote_types(part.dtype, torch.float32)) for part in logits]
+    parts = [torch.log_softmax(part, -1, out=part) for part in exact]
     return parts[0] if len(parts) == 1 else torch.stack(parts).logsumexp(0).sub_(math.log(len(parts)))
 
 

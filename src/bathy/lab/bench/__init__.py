@@ -16,6 +16,7 @@ BENCHES: dict[str, str] = {
     "admin": "bathy.lab.bench.admin",
     "sites": "bathy.lab.bench.sites",
     "prepare": "bathy.lab.bench.prepare",
+    "translate": "bathy.lab.bench.translate",
 }
 """Name to the module that measures it; `bathy bench --list` shows the first line of its docstring."""
 

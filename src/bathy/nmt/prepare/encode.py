@@ -17,8 +17,9 @@ import numpy.typing as npt
 from bathy.files import replacing, write_json
 from bathy.nmt.corpora.layout import digest
 from bathy.nmt.dataconfig import PrepareConfig
+from bathy.nmt.marks import EOS, UNK
 from bathy.nmt.prepare.clean import KEPT, misfit, read_shard
-from bathy.nmt.text.bpe import EOS, UNK, Subwords
+from bathy.nmt.text.bpe import Subwords
 
 SIDES = ("source", "target")
 

@@ -10,12 +10,11 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from bathy.errors import ConfigError, DataError, require
+from bathy.nmt.marks import BOS, EOS, PAD, SPECIALS, UNK
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-SPECIALS = ["<pad>", "<unk>", "<s>", "</s>"]
-PAD, UNK, BOS, EOS = range(4)
 END = "</w>"
 """Marks the last subword of a word, as subword-nmt's codes do."""
 SPACE = "▁"

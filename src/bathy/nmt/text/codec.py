@@ -10,7 +10,8 @@ from typing import Literal
 from bathy.errors import DataError
 from bathy.files import replacing, write_json
 from bathy.nmt.dataconfig import TextConfig
-from bathy.nmt.text.bpe import EOS, Subwords
+from bathy.nmt.marks import EOS
+from bathy.nmt.text.bpe import Subwords
 from bathy.nmt.text.moses import Moses, Normaliser, Spaces
 
 Side = Literal["source", "target"]

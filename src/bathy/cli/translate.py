@@ -1,0 +1,147 @@
+"""`bathy translate`: text in one language to text in another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+if TYPE_CHECKING:
+    from bathy.nmt.translate import Translation, Translator
+
+
+def translate(
+    model: Annotated[list[Path], typer.Argument(help="Run, checkpoint or model folder; several translate as an ensemble.")],
+    input_: Annotated[
+        list[Path] | None,
+        typer.Option("--input", "-i", help="Text, a sentence a line, plain or compressed; default standard input."),
+    ] = None,
+    output: Annotated[
+        list[Path] | None, typer.Option("--output", "-o", help="Where to write, one for each input; default standard output.")
+    ] = None,
+    beam: Annotated[int | None, typer.Option(help="Hypotheses kept; 1: greedy.")] = None,
+    length_penalty: Annotated[float | None, typer.Option(help="λ in Σ log p / |y|^λ.")] = None,
+    min_length: Annotated[int | None, typer.Option(help="Fewest tokens of a translation, end mark included.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="Most tokens; 0: twice the source's and 10 more.")] = None,
+    n_best: Annotated[int | None, typer.Option(help="Translations of each line, as `line ||| translation ||| score`.")] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Write a JSON object a line: source, translation, score, n_best.")
+    ] = False,
+    prefix: Annotated[
+        Path | None, typer.Option(help="What each translation must begin with, whole words, a line each.")
+    ] = None,
+    score: Annotated[Path | None, typer.Option(help="Translate nothing: write the score of these translations.")] = None,
+    average: Annotated[int | None, typer.Option(help="Last checkpoints of a run to average.")] = None,
+    checkpoint: Annotated[
+        str, typer.Option(help="last (and those before it, averaged), best, or an update's number.")
+    ] = "last",
+    fold: Annotated[bool, typer.Option(help="Fold ω away before translating.")] = True,
+    batch: Annotated[int, typer.Option(min=1, help="Sentences translated at a time.")] = 64,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 …; auto takes a GPU if there is one.")] = "auto",
+    precision: Annotated[str, typer.Option(help="float32, float16 or bfloat16.")] = "float32",
+) -> None:
+    """Translate text, detokenised, in the order of its lines. Search settings not given come from the run or model.
+
+    An empty line stays empty. A line with more tokens than the model's max_length is cut there, and a warning names it.
+    Ctrl-C leaves the lines finished so far, whole and in order.
+
+    Example: bathy translate runs/toy --input test.de --output test.hyp --beam 5
+    """
+    import torch
+
+    from bathy.errors import ConfigError, nearest
+    from bathy.nmt.translate import PRECISIONS, Translator, decode_settings
+
+    if precision not in PRECISIONS:
+        raise ConfigError(f"there is no precision {precision}.{nearest(precision, PRECISIONS)} Known: {', '.join(PRECISIONS)}.")
+    changes = {"beam": beam, "length_penalty": length_penalty, "min_length": min_length, "max_length": max_length}
+    decode = decode_settings(model[0], **changes, n_best=n_best, average=average)
+    place = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    translator = Translator.load(model, decode, which=checkpoint, folded=fold, device=place, precision=precision, batch=batch)
+    _run(translator, input_ or [], output or [], prefix, score, json)
+
+
+CHUNK = 16
+"""Batches whose lines are sorted by length together and written together."""
+
+
+def _run(
+    translator: Translator, inputs: list[Path], outputs: list[Path], prefix: Path | None, given: Path | None, json: bool
+) -> None:
+    """Each input to its output."""
+    from bathy.errors import ConfigError
+
+    if outputs and len(outputs) != max(1, len(inputs)):
+        raise ConfigError(f"there are {len(inputs)} inputs and {len(outputs)} outputs; give one output for each input")
+    if (prefix or given) and len(inputs) > 1:
+        raise ConfigError("--prefix and --score go with one input")
+    for i, source in enumerate(inputs or [None]):
+        with _opened(outputs[i] if outputs else None) as file:
+            for text in _results(translator, source, prefix, given, json):
+                file.write(text)
+                file.flush()
+
+
+def _opened(path: Path | None) -> Any:
+    """A file that takes its name at the end, or when the user stops; or standard output."""
+    import sys
+    from contextlib import contextmanager, nullcontext
+
+    from bathy.files import replacing
+
+    @contextmanager
+    def written(path: Path) -> Iterator[TextIO]:
+        stopped = None
+        with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
+            try:
+                yield file
+            except KeyboardInterrupt as interrupt:
+                stopped = interrupt
+        if stopped:
+            raise stopped
+
+    return nullcontext(sys.stdout) if path is None else written(path)
+
+
+def _results(translator: Translator, source: Path | None, prefix: Path | None, given: Path | None, json: bool) -> Iterator[str]:
+    """What to write, chunk by chunk."""
+    import sys
+
+    from bathy.console import progress
+    from bathy.nmt.lines import read_lines, read_texts
+    from bathy.nmt.translate import chunked
+
+    size = 1 if source is None and sys.stdin.isatty() else CHUNK * translator.batch
+    beside = read_texts(given) if given else list(read_lines(prefix)) if prefix else None
+    total = sum(1 for _ in read_lines(source)) if source else None
+    done = 0
+    with progress("translating" if not given else "scoring", total) as advance:
+        for lines in chunked(read_lines(source), size):
+            part = beside[done : done + len(lines)] if beside is not None else None
+            if given:
+                yield "".join(f"{value:.6f}\n" for value in translator.rate(lines, part or []))
+            else:
+                yield "".join(
+                    _formatted(one, done + i, translator.decode.n_best, json)
+                    for i, one in enumerate(translator.translate(lines, part))
+                )
+            done += len(lines)
+            advance(len(lines))
+
+
+def _formatted(one: Translation, index: int, n_best: int, json: bool) -> str:
+    from json import dumps
+
+    from bathy.console import err
+
+    if one.cut:
+        err.print(f"[yellow]warning:[/] line {index + 1} is too long for the model; its last {one.cut} tokens were left out")
+    if json:
+        rows = [{"translation": text, "score": score} for text, score in zip(one.texts, one.scores, strict=True)]
+        best = {"line": index + 1, "source": one.source, **rows[0]}
+        return dumps(best | ({"n_best": rows} if n_best > 1 else {}), ensure_ascii=False) + "\n"
+    if n_best > 1:
+        return "".join(f"{index} ||| {text} ||| {score:.6f}\n" for text, score in zip(one.texts, one.scores, strict=True))
+    return one.texts[0] + "\n"

@@ -1,0 +1,64 @@
+"""The README of an exported folder: how to run it where no bathy is installed."""
+
+from __future__ import annotations
+
+from bathy.nmt.search import Decode
+from bathy.nmt.text import Codec
+
+MOSES = """\
+from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
+
+tokenise, detokenise = MosesTokenizer({source!r}), MosesDetokenizer({target!r})
+words = tokenise.tokenize({line}, aggressive_dash_splits={aggressive}, escape={escape}, return_str=True){lower}
+"""
+MARIAN = """\
+from transformers import AutoTokenizer, MarianMTModel
+
+model, tokenizer = MarianMTModel.from_pretrained("."), AutoTokenizer.from_pretrained(".")
+batch = tokenizer([words], return_tensors="pt", padding=True, return_token_type_ids=False)
+found = tokenizer.decode(model.generate(**batch)[0], skip_special_tokens=True)
+"""
+CTRANSLATE2 = """\
+import ctranslate2
+from tokenizers import Tokenizer
+
+engine, tokenizer = ctranslate2.Translator("."), Tokenizer.from_file("tokenizer.json")
+tokens = tokenizer.encode(words).tokens  # ends with </s>
+settings = {{"beam_size": {beam}, "length_penalty": {penalty}, "patience": {patience}, "min_decoding_length": 0}}
+result = engine.translate_batch([tokens], **settings)
+found = tokenizer.decode([tokenizer.token_to_id(token) for token in result[0].hypotheses[0]])
+"""
+BATHY = """\
+echo "…" | bathy translate .
+"""
+TITLES = {"marian": "Hugging Face Transformers", "ctranslate2": "CTranslate2", "bathy": "bathy"}
+
+
+def guide(to: str, codec: Codec, decode: Decode) -> str:
+    """What the folder is, and the lines that translate with it."""
+    text = codec.config
+    title = (
+        f"# {text.source} → {text.target}, for {TITLES[to]}\n\nWritten by `bathy export`; learned shortcuts are folded away.\n"
+    )
+    if to == "bathy":
+        return f"{title}\n```sh\n{BATHY}```\n"
+    engine = MARIAN if to == "marian" else CTRANSLATE2
+    code = engine.format(beam=decode.beam, penalty=decode.length_penalty, patience=50 if decode.beam > 1 else 1)
+    return f"{title}\n```python\n{before(codec)}\n{code}{after(codec)}```\n"
+
+
+def before(codec: Codec) -> str:
+    """Lines that turn `line` into what the tokenizer reads."""
+    text = codec.config
+    lower = ".lower()" if text.lowercase else ""
+    line = f"MosesPunctNormalizer({text.source!r}).normalize(line)" if text.normalise else "line"
+    if text.tokeniser == "moses":
+        options = {"aggressive": text.aggressive, "escape": text.escape}
+        shown = MOSES.format(source=text.source, target=text.target, line=line, lower=lower, **options)
+        return 'line = "…"\n' + (shown if text.normalise else shown.replace(" MosesPunctNormalizer,", ""))
+    return f'line = "…"\nwords = line{lower}\n'
+
+
+def after(codec: Codec) -> str:
+    """Lines that turn `found` into a natural line."""
+    return "print(detokenise.detokenize(found.split()))\n" if codec.config.tokeniser == "moses" else "print(found)\n"

@@ -1,0 +1,57 @@
+"""Lines of text in and out: strict UTF-8, and the JSON that `translate` writes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bathy.errors import DataError
+from bathy.nmt.corpora.layout import opened
+
+
+def read_lines(path: Path | None) -> Iterator[str]:
+    """The lines of a file, compressed or not, or of standard input; one that is not UTF-8 is an error that gives its number."""
+    name = str(path) if path else "standard input"
+    try:
+        with opened(path) if path else sys.stdin.buffer as file:
+            for number, line in enumerate(file, 1):
+                yield _decoded(line, name, number)
+    except OSError as error:
+        raise DataError(f"{name} cannot be read: {error.strerror or error}") from None
+
+
+def _decoded(line: bytes, name: str, number: int) -> str:
+    try:
+        return line.decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{name}, line {number}, byte {error.start + 1} is not UTF-8; convert it, for example with iconv"
+        ) from None
+
+
+def read_texts(path: Path) -> list[str]:
+    """Sentences from plain text (a line each), from .jsonl as `bathy translate --json` writes it, or from a .json list."""
+    if path.suffix not in (".json", ".jsonl"):
+        return list(read_lines(path))
+    try:
+        rows = (
+            [json.loads(line) for line in read_lines(path)]
+            if path.suffix == ".jsonl"
+            else json.loads("".join(read_lines(path)))
+        )
+        return [_text(row) for row in rows]
+    except (ValueError, TypeError, KeyError) as error:
+        wanted = (
+            "a list of sentences" if path.suffix == ".json" else "a sentence, or an object with 'translation', on each line"
+        )
+        raise DataError(f"{path} is not {wanted}: {error}") from None
+
+
+def _text(row: Any) -> str:
+    text = row if isinstance(row, str) else row["translation"]
+    if not isinstance(text, str):
+        raise TypeError(f"{text!r} is no text")
+    return text
