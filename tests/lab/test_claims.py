@@ -68,14 +68,14 @@ def test_all_predicates_must_hold_and_one_clear_failure_decides() -> None:
 
 def test_a_verdict_gives_the_figures_that_decide_it() -> None:
     verdict = judge(claim("a.x > 1", "b.x > 1", seeds=3), {"a.x": {"1": 2.0, "2": 4.0}, "b.x": 0.25})
-    assert verdict.why == "b.x > 1: b.x = 0.25 (1 of 3 seeds)"
+    assert verdict.why == "b.x > 1 (0.25) (1 of 3 seeds)"
     assert verdict.row()["checks"][0]["numbers"] == {"a.x": {"1": 2.0, "2": 4.0}}
 
 
 def test_what_is_not_decidable_says_why() -> None:
     spread = judge(claim("a.x > 1"), {"a.x": {"1": 2.0, "2": 0.5}})
     assert spread.answer == "not decidable" and "margin 0.25 within its spread 1.06" in spread.why
-    assert judge(claim("a.x > b.x"), {"a.x": 1.0}).why == "a.x > b.x: not measured: b.x"
+    assert judge(claim("a.x > b.x"), {"a.x": 1.0}).why == "a.x > b.x (not measured: b.x)"
 
 
 def test_seeds_are_the_fewest_behind_any_number() -> None:

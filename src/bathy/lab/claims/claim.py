@@ -49,7 +49,7 @@ class Verdict:
     def why(self) -> str:
         """The figures that decide: of what fails or is open, else of everything."""
         deciding = {"reproduced": ("yes",), "not reproduced": ("no",), "not decidable": ("missing", "spread")}[self.answer]
-        parts = [f"{check.predicate}: {check.why}" for check in self.checks if check.holds in deciding]
+        parts = [check.why for check in self.checks if check.holds in deciding]
         short = f" ({self.seeds} of {self.claim.seeds} seeds)" if 0 < self.seeds < self.claim.seeds else ""
         return "; ".join(parts) + short
 

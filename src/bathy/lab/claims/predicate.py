@@ -45,13 +45,13 @@ class Checked:
 
     @property
     def why(self) -> str:
-        """The figures behind the answer, on one line."""
+        """The predicate and the figures of its names, in their order."""
         if self.missing:
-            return f"not measured: {', '.join(self.missing)}"
-        shown = ", ".join(f"{name} = {_figure(value)}" for name, value in self.values.items())
-        if self.holds != "spread":
-            return shown
-        return f"{shown}; margin {statistics.fmean(self.margins):.3g} within its spread {_spread(self.margins):.3g} over seeds"
+            return f"{self.predicate} (not measured: {', '.join(self.missing)})"
+        shown = ", ".join(map(_figure, self.values.values()))
+        if self.holds == "spread":
+            shown += f"; margin {statistics.fmean(self.margins):.3g} within its spread {_spread(self.margins):.3g} over seeds"
+        return f"{self.predicate} ({shown})"
 
 
 def check(predicate: str, numbers: Numbers) -> Checked:

@@ -115,7 +115,7 @@ STABILITY = [
         seeds=3,
     ),
     Claim(
-        "c-falls-in-training", "figure-4", "Sections 4.2 and 5.2",
+        "c-falls-in-training", "figure-8", "Sections 4.2 and 5.2",
         "Theorem 2's constant C becomes smaller as training advances.",
         "C = change / Σβ²_ii of the encoder under the same random perturbation, at the start and after training",
         ("pre_ln.c_end < pre_ln.c_start", "admin.c_end < admin.c_start"),

@@ -13,6 +13,7 @@ from bathy.clinic.readings import Reading, groups, select
 from bathy.lab.reproduce.item import Item, Measured, Needs, Table, Value, over_seeds, plots, shown
 from bathy.lab.reproduce.lab import Lab
 from bathy.lab.reproduce.spec import Spec, stack
+from bathy.lab.reproduce.stability import constant
 from bathy.profiling import MOST_TOKENS, profile
 
 KEPT = ("beta", "beta2_sum", "output_variance")
@@ -31,6 +32,10 @@ def measure_18(lab: Lab) -> Measured:
     """Figure 8: 18-layer Admin and Pre-LN; Post-LN at the start only, for it does not train."""
     found = measure(lab, 18, ["admin", "pre_ln"], untrained=["post_ln"])
     found.numbers["admin.omega_difference"] = {str(seed): few_tokens(lab, seed) for seed in range(STARTS)}
+    for spec in stack(("admin", "pre_ln"), 18):
+        for when, model in (("start", lab.fresh), ("end", lambda spec, seed: lab.run(spec, seed).model())):
+            constants = {str(seed): constant(model(spec, seed), lab.batch()) for seed in lab.seed_list}
+            found.numbers[f"{spec.scheme}.c_{when}"] = constants
     return found
 
 
@@ -96,9 +101,10 @@ def growing(rows: Sequence[Reading]) -> float:
 def table(numbers: Mapping[str, Value]) -> Table:
     """One row a scheme."""
     schemes = list(dict.fromkeys(name.partition(".")[0] for name in numbers))
-    names = [f"{what}_{when}" for what in ("own", "lean", "growing") for when in ("start", "end")]
+    names = [f"{what}_{when}" for what in ("own", "lean", "growing", "c") for when in ("start", "end")]
     rows = [[f"`{scheme}`", *(shown(numbers, f"{scheme}.{name}") for name in names)] for scheme in schemes]
     columns = ["", "mean β_ii, start", "end", "β_ii / mean β_ij, start", "end", "Var[x_i] grows at, start", "end"]
+    columns += ["C of Theorem 2, start", "end"]
     return Table(columns, rows)
 
 
@@ -120,7 +126,7 @@ FIGURE_7 = Item(
 FIGURE_8 = Item(
     "figure-8",
     "Figure 8: layer dependency of 18-layer models",
-    "Admin begins with Pre-LN's light dependencies and ends with larger ones.",
+    "Admin begins with Pre-LN's light dependencies and ends with larger ones; Theorem 2's C becomes smaller meanwhile.",
     {"tiny": Needs("toy corpus", 0.08, 1.0), "small": Needs("Multi30k", 4.0, 2.0), "paper": Needs("WMT'14 En-De", 144.0, 32.0)},
     measure_18,
     table,

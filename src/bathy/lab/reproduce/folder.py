@@ -76,7 +76,7 @@ def page(item: Item, folder: Path, figure: str = "figure.svg") -> str:
 
 def _verdict(verdict: Verdict) -> str:
     claim = verdict.claim
-    return f"{MARK[verdict.answer]} **{verdict.answer}**: {claim.says} *({claim.place})*  \n{verdict.why}"
+    return f"{MARK[verdict.answer]} **{verdict.answer}**: {claim.says} *({claim.place})*  \n`{verdict.why}`"
 
 
 def plain(value: Any) -> Any:

@@ -19,7 +19,8 @@ from bathy.clinic.readings import Reading, mean_over, select
 from bathy.console import track
 from bathy.lab.reproduce.item import Item, Measured, Needs, Table, Value, plots, shown
 from bathy.lab.reproduce.lab import Lab
-from bathy.lab.reproduce.spec import THREE, both, stack
+from bathy.lab.reproduce.spec import THREE, both
+from bathy.sites.batch import Batch
 
 KEPT = ("output_change", "step_change", "branch_share", "branch_variance", "input_variance")
 STEP_SEEDS = 3
@@ -35,21 +36,12 @@ def measure(lab: Lab) -> Measured:
         rows += study(build, source, seeds, [activations, random_change], name)
         rows += steps(lab, name)
     rows = [row for row in rows if row.quantity in KEPT]
-    return Measured({"seeds": float(len(seeds)), "seeds.adam": float(STEP_SEEDS), **numbers(rows), **constants(lab)}, rows)
+    return Measured({"seeds": float(len(seeds)), "seeds.adam": float(STEP_SEEDS), **numbers(rows)}, rows)
 
 
-def constants(lab: Lab) -> dict[str, Value]:
-    """Theorem 2's C of 18-layer encoders at the start and at the end of training, one value a seed."""
-    result: dict[str, Value] = {}
-    for spec in stack(("pre_ln", "admin"), 18):
-        result[f"{spec.scheme}.c_start"] = {str(seed): constant(lab.fresh(spec, seed), lab) for seed in lab.seed_list}
-        result[f"{spec.scheme}.c_end"] = {str(seed): constant(lab.run(spec, seed).model(), lab) for seed in lab.seed_list}
-    return result
-
-
-def constant(model: nn.Module, lab: Lab) -> float:
-    """C = output change / Σβ²_ii of the whole encoder under random perturbation."""
-    with examined(model, lab.batch()) as subject:
+def constant(model: nn.Module, batch: Batch) -> float:
+    """Theorem 2's C = output change / Σβ²_ii of the whole encoder under random perturbation."""
+    with examined(model, batch) as subject:
         rows = [*activations(subject), *random_change(subject, draws=4)]
     change = select(rows, "output_change", stack="encoder")
     deepest = [row.value for row in change if row.layer == max(row.layer for row in change)]
