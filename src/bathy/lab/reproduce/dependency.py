@@ -98,14 +98,16 @@ def growing(rows: Sequence[Reading]) -> float:
     return statistics.fmean(steps)
 
 
+QUANTITIES = {"own": "mean β_ii", "lean": "β_ii / mean β_ij", "growing": "Var[x_i] grows at", "c": "C of Theorem 2"}
+
+
 def table(numbers: Mapping[str, Value]) -> Table:
-    """One row a scheme."""
+    """One row a scheme; start and end of every quantity that was measured."""
     schemes = list(dict.fromkeys(name.partition(".")[0] for name in numbers))
-    names = [f"{what}_{when}" for what in ("own", "lean", "growing", "c") for when in ("start", "end")]
+    kinds = [kind for kind in QUANTITIES if any(name.endswith(f".{kind}_start") for name in numbers)]
+    names = [f"{kind}_{when}" for kind in kinds for when in ("start", "end")]
     rows = [[f"`{scheme}`", *(shown(numbers, f"{scheme}.{name}") for name in names)] for scheme in schemes]
-    columns = ["", "mean β_ii, start", "end", "β_ii / mean β_ij, start", "end", "Var[x_i] grows at, start", "end"]
-    columns += ["C of Theorem 2, start", "end"]
-    return Table(columns, rows)
+    return Table(["", *(head for kind in kinds for head in (f"{QUANTITIES[kind]}: start", "end"))], rows)
 
 
 def draw(measured: Measured) -> Any:
