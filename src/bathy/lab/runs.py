@@ -8,13 +8,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from bathy.console import track
-from bathy.errors import TrainingError, require
+from bathy.errors import Diverged, require
 from bathy.files import write_json
-from bathy.nmt.batches import ordered
+from bathy.nmt.batches import open_splits, ordered
 from bathy.nmt.checkpoint import checkpoints, load
 from bathy.nmt.config import Config
 from bathy.nmt.data import Split
@@ -23,6 +22,7 @@ from bathy.nmt.search import search
 from bathy.nmt.text.codec import Codec
 from bathy.nmt.train import finished as over
 from bathy.nmt.train import train
+from bathy.nmt.watch import unigram_entropy
 from bathy.nmt.world import joined
 from bathy.transformer import Transformer
 
@@ -75,13 +75,6 @@ class Outcome:
 def perplexity(loss: float) -> float:
     """exp(loss), infinite where that is out of range."""
     return math.exp(loss) if loss < 50 else math.inf
-
-
-def unigram_entropy(folder: Path, split: str = "valid") -> float:
-    """Entropy in nats of the target tokens of a split, end marks counted: the loss of a model that knows frequencies alone."""
-    counts = np.bincount(Split(folder, split).target.ids)
-    share = counts[counts > 0] / counts.sum()
-    return float(-(share * np.log(share)).sum())
 
 
 @dataclass(frozen=True)
@@ -142,7 +135,7 @@ def _train(config: Config, folder: Path) -> str:
     with joined() as world:
         try:
             state = train(config, folder, world)
-        except TrainingError as error:
+        except Diverged as error:
             return str(error)
     if not over(config, state):
         raise KeyboardInterrupt
@@ -161,14 +154,14 @@ def _outcome(config: Config, folder: Path, why: str) -> Outcome:
     curve = [(row["step"], row["valid_loss"]) for row in valid]
     finite = bool(curve) and math.isfinite(curve[-1][1])
     loss = curve[-1][1] if finite else math.inf
-    updates, skipped = rows[-1]["step"], max((row.get("skipped", 0) for row in rows), default=0)
+    updates, skipped = rows[-1]["step"] if rows else 0, sum("overflow" in row for row in rows)
     return Outcome(
         loss=loss,
         ppl=perplexity(loss),
         stopped=bool(why),
         why=why,
         curve=curve,
-        learnt=unigram_entropy(config.data.folders[0]) - loss if finite else 0.0,
+        learnt=unigram_entropy(open_splits(config.data, "valid")) - loss if finite else 0.0,
         gap=valid[-1]["source_gap"] if finite else 0.0,
         updates=updates,
         planned=config.train.steps,

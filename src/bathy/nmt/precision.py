@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from bathy.errors import TrainingError
+from bathy.errors import Diverged
 
 START, GROW_AFTER, FLOOR, MOST_OVERFLOWS = 128.0, 256, 0.03125, 20
 HALVES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -58,11 +58,11 @@ class Precision:
         if self.overflows < MOST_OVERFLOWS:
             return
         if self.name == "float16":
-            raise TrainingError(
+            raise Diverged(
                 f"float16 overflowed {MOST_OVERFLOWS} times in a row at the smallest loss scale ({FLOOR}), first at {where}: "
                 "activations or gradients do not fit; use train.precision = 'bfloat16' or a lower optim.lr"
             )
-        raise TrainingError(
+        raise Diverged(
             f"the gradient was not finite {MOST_OVERFLOWS} times in a row, first at {where}; lower optim.lr, lengthen "
             "optim.warmup or set optim.clip, and go on from the last checkpoint with --allow-changes"
         )

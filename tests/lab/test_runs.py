@@ -1,0 +1,66 @@
+"""Runs: trained once, found again, and counted as failed where the trainer gave up."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from bathy.errors import Diverged
+from bathy.lab import runs
+from bathy.lab.runs import finished, perplexity
+from bathy.nmt.config import Config, read_config
+from bathy.nmt.corpora.toy import write_toy
+from bathy.nmt.data import Split
+from bathy.nmt.log import read_log
+from bathy.nmt.prepare import prepare
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("toy")
+    write_toy(folder / "raw", size=200, held_out=10)
+    prepare(read_config(None, [f"data.path='{folder / 'data'}'", f"prepare.raw='{folder / 'raw'}'", "data.vocab=400"]))
+    return folder / "data"
+
+
+def config(data: Path, run: Path, *changes: str) -> Config:
+    model = ["model.width=16", "model.ffn=16", "model.heads=2", "model.encoder_layers=1", "model.decoder_layers=1"]
+    train = ["train.tokens=128", "train.steps=6", "train.valid_every=2", "train.save_every=3", "train.log_every=1"]
+    return read_config(None, [f"data.path='{data}'", f"train.run='{run}'", *model, *train, "decode.beam=2", *changes])
+
+
+def test_an_outcome_is_what_the_metrics_say(data: Path, tmp_path: Path) -> None:
+    run = finished(config(data, tmp_path / "run"))
+    last = [row for row in read_log(tmp_path / "run/metrics.jsonl") if "valid_loss" in row][-1]
+    targets = Split(data, "valid").target.ids.tolist()
+    entropy = -sum(targets.count(i) / len(targets) * math.log(targets.count(i) / len(targets)) for i in set(targets))
+    assert run.outcome.loss == last["valid_loss"] and run.outcome.ppl == pytest.approx(math.exp(last["valid_loss"]))
+    assert run.outcome.learnt == pytest.approx(entropy - last["valid_loss"])
+    assert run.outcome.updates == 6 and [step for step, _ in run.outcome.curve] == [2, 3, 4, 6]
+    assert run.outcome.numbers()["early"] == perplexity(run.outcome.curve[0][1])
+    assert [step for step, _ in run.checkpoints()] == [3, 6] and run.model().config.width == 16
+
+
+def test_a_finished_run_is_not_touched(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = finished(config(data, tmp_path / "run"))
+    monkeypatch.setattr(runs, "train", None)
+    assert finished(config(data, tmp_path / "run")) == first
+
+
+def test_a_run_that_diverges_is_an_outcome(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def give_up(*_: object) -> None:
+        raise Diverged("stopped at update 3")
+
+    monkeypatch.setattr(runs, "train", give_up)
+    outcome = finished(config(data, tmp_path / "run")).outcome
+    assert outcome.stopped and outcome.why == "stopped at update 3"
+    assert outcome.learnt == outcome.gap == 0 and outcome.numbers()["ppl"] == math.inf
+
+
+def test_bleu_is_kept_with_its_signature(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = config(data, tmp_path / "run")
+    run = finished(settings)
+    score = run.bleu(settings, "test")
+    assert 0 <= score <= 100 and "tok:none" in (run.folder / "bleu_test.json").read_text()
+    monkeypatch.setattr(runs, "translated", None)
+    assert run.bleu(settings, "test") == score
