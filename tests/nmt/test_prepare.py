@@ -19,9 +19,10 @@ from bathy.errors import BathyError, ConfigError, DataError
 from bathy.nmt.config import Config, read_config
 from bathy.nmt.corpora.toy import write_toy
 from bathy.nmt.data import Split, verify
-from bathy.nmt.dataconfig import DataConfig, PrepareConfig
+from bathy.nmt.dataconfig import DataConfig, PrepareConfig, read_preparing
 from bathy.nmt.marks import EOS
 from bathy.nmt.prepare import clean, encode, prepare
+from bathy.nmt.sections import SECTIONS
 from bathy.nmt.text import Codec
 
 
@@ -263,6 +264,7 @@ def test_settings_come_from_a_file_and_from_the_command_line(tmp_path: Path) -> 
     config = read_config(path, ["data.vocab=200", "prepare.target=en", "prepare.max_ratio=1.5", 'data.path=["a", "b"]'])
     assert (config.data.vocab, config.prepare.source, config.prepare.max_ratio) == (200, "fr", 1.5)
     assert [folder.name for folder in config.data.folders] == ["a", "b"]
+    assert tuple(Config.model_fields) == SECTIONS and read_preparing(path).prepare.lowercase
     for change, message in {
         "data.vocba=3": r"data\.vocba is not a setting\. Did you mean data\.vocab\?",
         "dta.vocab=3": r"\[dta\] is not a section\. Did you mean data\?",

@@ -27,7 +27,7 @@ def prepare(
     import json
 
     from bathy.console import out as screen
-    from bathy.nmt.config import read_config
+    from bathy.nmt.dataconfig import read_preparing
     from bathy.nmt.overview import summary
     from bathy.nmt.prepare import prepare as run
 
@@ -35,6 +35,6 @@ def prepare(
     numbers = {"data.vocab": vocab, "prepare.workers": workers}
     changes = [f"{key}={json.dumps(str(value))}" for key, value in flags.items() if value is not None]
     changes += [f"{key}={value}" for key, value in numbers.items() if value is not None]
-    settings = read_config(config, [*changes, *(set_ or [])])
+    settings = read_preparing(config, [*changes, *(set_ or [])])
     manifest = run(settings)
     screen.print(summary(settings.data.folders[0], manifest))

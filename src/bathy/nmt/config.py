@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from bathy.errors import ConfigError, nearest
 from bathy.nmt.dataconfig import DataConfig, PrepareConfig
 from bathy.nmt.search import Decode
+from bathy.nmt.sections import read_sections
 from bathy.settings import Settings
 from bathy.transformer import Architecture
 
@@ -131,47 +130,7 @@ class Config(Settings):
 
 def read_config(path: Path | None, changes: Sequence[str] = ()) -> Config:
     """The settings in a TOML file (none: the defaults) with `section.key=value` changes on top."""
-    values = _load(path) if path else {}
-    for change in changes:
-        _apply(values, change)
-    return Config(**_sections(values))
-
-
-def _load(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"there is no config {path}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise ConfigError(f"{path} cannot be read as TOML: {error}") from None
-
-
-def _apply(values: dict[str, Any], change: str) -> None:
-    key, equals, text = change.partition("=")
-    section, dot, name = key.strip().partition(".")
-    if not equals or not dot or not name:
-        raise ConfigError(f"--set {change}: write it as section.key=value, for example --set data.vocab=4000")
-    table = values.setdefault(section, {})
-    if not isinstance(table, dict):
-        raise ConfigError(f"{section} is not a section; write [{section}] in the config")
-    table[name] = _value(text.strip())
-
-
-def _value(text: str) -> Any:
-    """The text as a TOML value, or as a plain string where it is none: `--set prepare.source=de` needs no quotes."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
-def _sections(values: Mapping[str, Any]) -> dict[str, Any]:
-    for name, table in values.items():
-        if name not in Config.model_fields:
-            raise ConfigError(f"[{name}] is not a section.{nearest(name, Config.model_fields)}")
-        if not isinstance(table, dict):
-            raise ConfigError(f"{name} stands outside any section; settings are written under [section]")
-    return dict(values)
+    return Config(**read_sections(path, changes))
 
 
 def to_toml(config: Config) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Protocol, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 
+from bathy.nmt.sections import read_sections
 from bathy.settings import Settings
 
 
@@ -105,3 +107,25 @@ class DataConfig(Settings, section="data"):
     def folders(self) -> tuple[Path, ...]:
         """The folders of `path`, one or several."""
         return tuple(map(Path, (self.path,) if isinstance(self.path, str) else self.path))
+
+
+class WithData(Protocol):
+    """A config as far as preparing data goes."""
+
+    @property
+    def data(self) -> DataConfig: ...
+    @property
+    def prepare(self) -> PrepareConfig: ...
+
+
+class Preparing(Settings):
+    """The two sections that `bathy prepare` reads; the others in the file are for other commands."""
+
+    data: DataConfig = DataConfig()
+    prepare: PrepareConfig = PrepareConfig()
+
+
+def read_preparing(path: Path | None, changes: Sequence[str] = ()) -> Preparing:
+    """[data] and [prepare] of a config file, with changes on top."""
+    values = read_sections(path, changes)
+    return Preparing(**{name: values[name] for name in Preparing.model_fields if name in values})

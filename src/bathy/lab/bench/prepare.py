@@ -99,11 +99,10 @@ def allowed(cores: set[int] | None) -> Iterator[None]:
 
 def ours(raw: Path, out: Path, merges: int) -> None:
     """`bathy prepare`."""
-    from bathy.nmt.config import Config
-    from bathy.nmt.dataconfig import DataConfig, PrepareConfig
+    from bathy.nmt.dataconfig import DataConfig, PrepareConfig, Preparing
     from bathy.nmt.prepare import prepare
 
-    prepare(Config(data=DataConfig(path=str(out)), prepare=PrepareConfig(raw=str(raw), merges=merges)))
+    prepare(Preparing(data=DataConfig(path=str(out)), prepare=PrepareConfig(raw=str(raw), merges=merges)))
 
 
 def theirs(raw: Path, out: Path, merges: int) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ import numpy.typing as npt
 from bathy.console import progress, track
 from bathy.errors import ConfigError, DataError
 from bathy.files import explained, origin, write_json
-from bathy.nmt.dataconfig import PrepareConfig
+from bathy.nmt.dataconfig import PrepareConfig, WithData
 from bathy.nmt.pool import Pool
 from bathy.nmt.prepare import clean, encode
 from bathy.nmt.prepare.inputs import SHARD, Pair, inspect_all
@@ -32,9 +32,6 @@ from bathy.nmt.prepare.repeated import mark_repeated
 from bathy.nmt.prepare.roundtrip import round_trip
 from bathy.nmt.text.bpe import Subwords, from_codes, learn, read_codes, unite
 from bathy.nmt.text.codec import Codec
-
-if TYPE_CHECKING:
-    from bathy.nmt.config import Config
 
 FORMAT = 1
 """Part of every key: a new number here makes all data folders be prepared again."""
@@ -46,14 +43,14 @@ LEARN_KEYS = ("joint", "merges", "characters")
 ENCODE_KEYS = ("min_length", "max_length", "max_ratio", "measure", "longest", "overlong", "valid_every")
 
 
-def prepare(config: Config) -> dict[str, Any]:
+def prepare(config: WithData) -> dict[str, Any]:
     """Make `data.path` from `prepare.raw`; returns the manifest. With nothing changed, nothing is done."""
     folder = only_folder(config)
     with explained(folder), closing(Preparation(config, folder)) as preparation:
         return preparation.run()
 
 
-def only_folder(config: Config) -> Path:
+def only_folder(config: WithData) -> Path:
     """The one folder to write."""
     if len(config.data.folders) != 1:
         raise ConfigError(f"data.path names {len(config.data.folders)} folders; prepare writes one at a time")
@@ -77,7 +74,7 @@ def chosen(config: PrepareConfig, names: tuple[str, ...]) -> dict[str, Any]:
 class Preparation:
     """One run of the stages; the attributes are where each stage's results lie."""
 
-    def __init__(self, config: Config, folder: Path) -> None:
+    def __init__(self, config: WithData, folder: Path) -> None:
         self.config, self.vocab, self.folder = config.prepare, config.data.vocab, folder
         self.work = folder / ".work"
         self.pool = Pool(config.prepare.workers)
