@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from bathy.clinic.diagnosis import diagnose
 from bathy.clinic.exams import EXAMS, Exam
+from bathy.clinic.findings import Finding
 from bathy.clinic.probe import LOSSES, Loss, examined
 from bathy.clinic.readings import Reading, read, write
 from bathy.console import track
@@ -27,11 +30,20 @@ class Examination:
     readings: list[Reading]
     origin: dict[str, Any] = field(default_factory=dict, compare=False)
 
+    @cached_property
+    def findings(self) -> list[Finding]:
+        """What the rows say, the worst first."""
+        return diagnose(self.readings)
+
     def save(self, path: str | Path) -> None:
         """Write as the name's ending says: .html the report, .jsonl the readings."""
         path = Path(path)
         if path.suffix == ".jsonl":
             write(path, self.readings, self.origin)
+        elif path.suffix == ".html":
+            from bathy.clinic.report import write_report
+
+            write_report(path, self.readings, self.findings, self.origin)
         else:
             raise ConfigError(f"{path} ends in {path.suffix or 'nothing'}; an examination is saved as .html or .jsonl")
 

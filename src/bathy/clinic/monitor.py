@@ -16,19 +16,24 @@ import inspect
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
 import torch
 import torch.distributed as dist
+from rich.markup import escape
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from bathy.clinic.diagnosis import LIVE
 from bathy.clinic.exams.activations import site_rows, statistics
+from bathy.clinic.findings import Finding
 from bathy.clinic.probe import Labelled, discover, watching
 from bathy.clinic.readings import Reading, append
+from bathy.console import err
 from bathy.errors import ConfigError
 from bathy.files import origin
 from bathy.residual import Matrix
@@ -39,12 +44,16 @@ from bathy.sites.site import Moment, Site
 MOST_NUMBERS = 2**16
 """Entries of a matrix whose update is followed; a larger matrix is followed in evenly spaced rows."""
 
+KEPT = 4
+"""Samples, beside the first, from which warnings are drawn."""
+
 
 class Monitor:
     """Samples readings at updates 1, 2, 4, 8, … below `every`, then at its multiples, and after an overflow.
 
     `optimizer` adds gradient norms and the learning rate; `batch` is needed to find the sites of a model that is not bathy's.
-    `readings` holds every row so far; `findings` every warning.
+    `findings` holds every warning; `readings` every row, or, where they are written to `out`, those of the first and the last
+    samples, which is what warnings are drawn from.
     """
 
     def __init__(
@@ -62,13 +71,19 @@ class Monitor:
             raise ConfigError(f"Monitor's every is {every}; it must be at least 1")
         self.model, self.optimizer, self.every, self.name, self.done = unwrapped(model), optimizer, every, name, start
         self.out = None if out is None else Path(out)
-        self.readings: list[Reading] = []
+        self._samples: list[list[Reading]] = []
+        self.findings: list[Finding] = []
         self._batch = batch
         self._sites: Sequence[Site] = []
         self._open = ExitStack()
         self._file: IO[str] | None = None
         self._sample: Sample | None = None
         self._steps_taken = self._skipped = 0
+
+    @property
+    def readings(self) -> list[Reading]:
+        """The rows of the samples that are held."""
+        return [row for rows in self._samples for row in rows]
 
     @property
     def active(self) -> bool:
@@ -103,24 +118,24 @@ class Monitor:
         if self._sample:
             self._sample.positions = Positions(self.model, batch, self._sites)
 
-    def step(self, loss: float | Tensor | None = None, *, loss_scale: float | None = None) -> list[Reading]:
-        """Say that an update is over. On a sampled one, the rows that it gave."""
+    def step(self, loss: float | Tensor | None = None, *, loss_scale: float | None = None) -> list[Finding]:
+        """Say that an update is over; returns the warnings that it gave rise to, each kind once in a run."""
         if not self.active:
             return []
         self.done += 1
         self._skipped += int(self.optimizer is not None and not self._steps_taken)
         self._steps_taken = 0
-        rows = self._finish(loss, loss_scale) if self._sample else []
+        new = self._finish(loss, loss_scale) if self._sample else []
         self._prepare()
-        return rows
+        return new
 
     def _prepare(self) -> None:
         """Listen to the next update if it is due."""
         if self.due(self.done + 1):
             self._sample = Sample(self._sites)
 
-    def _finish(self, loss: float | Tensor | None, loss_scale: float | None) -> list[Reading]:
-        """The rows of the update that was sampled."""
+    def _finish(self, loss: float | Tensor | None, loss_scale: float | None) -> list[Finding]:
+        """Keep the rows of the update that was sampled; the warnings they give."""
         assert self._sample
         numbers = {"loss": loss, "loss_scale": loss_scale, "skipped": float(self._skipped)}
         if self.optimizer:
@@ -130,11 +145,23 @@ class Monitor:
         rows += self._sample.rows_of(label)
         self._close_sample()
         self._skipped = 0
-        self.readings += rows
+        self._samples.append(rows)
         if self._file:
             append(self._file, rows)
             self._file.flush()
-        return rows
+            self._samples[1:-KEPT] = []
+        return self._warn()
+
+    def _warn(self) -> list[Finding]:
+        """Findings of kinds that this run has not had before, also said on standard error."""
+        known = {finding.name for finding in self.findings}
+        recent = [row for rows in (self._samples[:1] + self._samples[1:][-KEPT:]) for row in rows]
+        found = [finding for rule in LIVE if (finding := rule(recent)) and finding.name not in known]
+        new = [replace(finding, model=self.name, step=self.done) for finding in found]
+        for finding in new:
+            err.print(f"[bold yellow]{self.name} update {self.done}[/] {escape(str(finding))}")
+        self.findings += new
+        return new
 
     def _close_sample(self) -> None:
         if self._sample:

@@ -14,6 +14,8 @@ from types import ModuleType
 
 BENCHES: dict[str, str] = {
     "admin": "bathy.lab.bench.admin",
+    "diagnosis": "bathy.lab.bench.diagnosis",
+    "monitor": "bathy.lab.bench.monitor",
     "sites": "bathy.lab.bench.sites",
     "prepare": "bathy.lab.bench.prepare",
     "translate": "bathy.lab.bench.translate",
