@@ -1,4 +1,4 @@
-"""A deep BERT in Lightning: stabilise in `configure_model`'s place, before the optimiser is made.
+"""A deep BERT in Lightning: stabilised in the module's constructor, before the optimiser is made.
 
 python examples/lightning_bert.py --layers 36 --steps 250
 """

@@ -25,7 +25,7 @@ from bathy.errors import BatchError, CheckpointError, ModelError, SchemeError
 from bathy.files import origin, write_json
 from bathy.schemes import SCHEMES
 from bathy.sites.batch import Batch, call, on_device_of, undisturbed
-from bathy.sites.positions import Mask, Positions, first_tokens
+from bathy.sites.positions import ALL, Mask, Positions, first_tokens
 from bathy.sites.site import Site, declared_sites, variance
 from bathy.sites.trace import find_sites
 from bathy.transformer import Transformer
@@ -61,7 +61,7 @@ class Profile:
     tokens: dict[str, int]
     """Real tokens the statistics are over, by stack."""
     padding: dict[str, str] = field(default_factory=dict)
-    """How it was known which tokens are real, by stack: by which mask, or 'all positions'."""
+    """How it was known which tokens are real, by stack: by which mask, by the padding id, or all positions."""
     notes: list[str] = field(default_factory=list)
     """What stabilising did that was not plainly asked for, or found not worth doing."""
     origin: dict[str, Any] = field(default_factory=dict, compare=False)
@@ -95,7 +95,7 @@ class Profile:
 
     def __str__(self) -> str:
         rows = [(site.name, site.input_variance, site.branch_variance, site.omega, site.beta2) for site in self.sites]
-        known = {stack: f" (by {name})" for stack, name in self.padding.items()}
+        known = {stack: f" ({name if name == ALL else f'by {name}'})" for stack, name in self.padding.items()}
         counts = ", ".join(f"{count} {stack} tokens{known.get(stack, '')}" for stack, count in self.tokens.items())
         text = as_text(table(f"profile over {counts}", ["site", "Var[x]", "Var[a]", "ω", "β²"], rows))
         return "\n".join([text, *self.notes])

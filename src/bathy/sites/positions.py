@@ -20,6 +20,7 @@ Mask = Tensor | Mapping[str, Tensor]
 
 PADDING = {"src_key_padding_mask", "tgt_key_padding_mask", "key_padding_mask"}
 """Arguments that are true at padding; the others are true at real tokens."""
+ALL = "all positions"
 OF_ENCODER = ["attention_mask", "src_key_padding_mask", "key_padding_mask", "mask"]
 OF_DECODER = ["decoder_attention_mask", "tgt_key_padding_mask"]
 
@@ -28,8 +29,9 @@ class Positions:
     """Real positions of each stack: by `mask`, else by the batch's attention or key-padding mask, else all of them."""
 
     def __init__(self, model: nn.Module, batch: Batch, sites: Iterable[Site], mask: Mask | None = None, most: int = 0) -> None:
+        self.name = "mask"
         if mask is None and isinstance(model, Transformer):
-            mask = real_tokens(model, batch)
+            mask, self.name = real_tokens(model, batch), "padding id"
         self.mask, self.given, self.most = mask, _arguments(model, batch), most
         self.decoders = {site.stack for site in sites if site.kind == "encoder_attention"}
         self.time_first = any(getattr(module, "batch_first", True) is False for module in model.modules())
@@ -77,7 +79,7 @@ class Positions:
             mask = self.mask.get(stack) if isinstance(self.mask, Mapping) else self.mask
             fitting = None if mask is None else self._fit(mask.bool(), x)
             if fitting is not None:
-                return "mask", fitting
+                return self.name, fitting
             if mask is not None and not isinstance(self.mask, Tensor):
                 raise BatchError(f"mask[{stack!r}] is {tuple(mask.shape)}; the stream there is {tuple(x.shape[:-1])}")
         for name in OF_DECODER if stack in self.decoders else OF_ENCODER:
@@ -86,7 +88,7 @@ class Positions:
                 fitting = self._fit(mask.logical_not() if name in PADDING else mask.bool(), x)
                 if fitting is not None:
                     return name, fitting
-        return "all positions", torch.ones(x.shape[:-1], dtype=torch.bool)
+        return ALL, torch.ones(x.shape[:-1], dtype=torch.bool)
 
     def _fit(self, mask: Tensor, x: Tensor) -> Tensor | None:
         """The mask in the stream's own order of dimensions, if it fits."""
