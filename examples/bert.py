@@ -16,15 +16,15 @@ import bathy
 RANGES = {"initializer_range = √(2/(5·width))": None, "initializer_range = 0.02, the default": 0.02}
 
 
-def train(layers: int, steps: int, seed: int, stabilise: bool, initializer_range: float | None) -> list[float]:
-    """Losses of a model trained with Adam at 4e-4 after 50 updates of warm-up."""
+def train(layers: int, steps: int, lr: float, seed: int, stabilise: bool, initializer_range: float | None) -> list[float]:
+    """Losses of a model trained with Adam, 50 updates of warm-up and then a constant learning rate."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     model = deep_bert(layers, initializer_range=initializer_range)
     if stabilise:
         profile = bathy.stabilise_(model, masked_lines(generator))  # the one line
         print(f"seed {seed}: ω up to {max(profile.omega.values()):.2f}", *profile.notes, sep="\n  ")
-    optimizer = torch.optim.Adam(model.parameters(), lr=4e-4)
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
     warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 50))
     losses = []
     for _ in range(steps):
@@ -55,6 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--layers", type=int, default=36)
     parser.add_argument("--steps", type=int, default=250)
+    parser.add_argument("--lr", type=float, default=4e-4)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--figure", default="")
     options = parser.parse_args()
@@ -62,7 +63,7 @@ def main() -> None:
     for name, initializer_range in RANGES.items():
         for model in ("plain", "stabilised"):
             for seed in range(1, options.seeds + 1):
-                losses = train(options.layers, options.steps, seed, model == "stabilised", initializer_range)
+                losses = train(options.layers, options.steps, options.lr, seed, model == "stabilised", initializer_range)
                 print(f"{name}, {model}, seed {seed}: loss {losses[0]:.2f} -> {sum(losses[-20:]) / 20:.2f}", flush=True)
                 rows += [
                     {"range": name, "model": model, "seed": seed, "step": end, "loss": sum(losses[end - 20 : end]) / 20}
