@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from bathy.errors import ModelError, SchemeError, nearest
-from bathy.folding import fold_sites_
+from bathy.folding import check_foldable, fold_sites_
 from bathy.profiling import MOST_TOKENS, Profile, profile, profile_sites, profiled_sites
 from bathy.residual import Place
 from bathy.schemes import deepnorm_constants, omega_log
@@ -79,8 +79,8 @@ def _check(scheme: str, chain: Chain) -> None:
         wanted = site.free or (scheme in ("admin_constant", "deepnorm") and site.position in ("post", "both"))
         if scheme != "scaled_init" and wanted and site.obstacle:
             raise ModelError(f"{site.name} can have no ω: {site.obstacle}")
-        if scheme == "admin_rescaled" and site.free and site.stuck:
-            raise ModelError(f"the ω of {site.name} cannot be folded away: {site.stuck}; use scheme='admin'")
+    if scheme == "admin_rescaled":
+        check_foldable(chain)
 
 
 def _treat(asked: str, stack: str, chain: Chain, chains: Chains, result: Profile) -> list[str]:

@@ -8,8 +8,9 @@ into the embeddings and positions, which unties them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from functools import partial
 from itertools import pairwise
 from typing import TypeVar
 
@@ -58,28 +59,40 @@ def _fold_own(model: Transformer) -> Transformer:
 
 
 def fold_sites_(sites: Sequence[Site]) -> dict[str, Tensor]:
-    """Fold ω into norms and matrices in place and take it off; returns the learned ω_1 that each stack's input still needs."""
+    """Fold ω into norms and matrices in place and take it off; returns the learned ω_1 that each stack's input still needs.
+
+    What cannot be folded is an error before anything is changed.
+    """
     first: dict[str, Tensor] = {}
     chains: dict[str, list[Site]] = {}
     for site in sites:
         chains.setdefault(site.stack, []).append(site)
     omegas = {site.name: _divisible(site) for site in sites}
-    for stack, chain in chains.items():
-        with torch.no_grad():
+    pairs = [(before, site) for chain in chains.values() for before, site in pairwise(chain) if not _is_one(omegas[site.name])]
+    norms = [_scaler(before) for before, _ in pairs]
+    with torch.no_grad():
+        for stack, chain in chains.items():
             start = omegas[chain[0].name]
             if isinstance(start, Tensor):
                 first[stack] = start
                 _divide_inputs(chain[0], start)
             elif start != 1:
                 _divide_output(chain[0], start)
-            for before, site in pairwise(chain):
-                omega = omegas[site.name]
-                if isinstance(omega, Tensor) or omega != 1:
-                    _scale_norm(before, omega)
-                    _divide_inputs(site, omega)
+        for (_, site), scale_ in zip(pairs, norms, strict=True):
+            scale_(omegas[site.name])
+            _divide_inputs(site, omegas[site.name])
     for site in sites:
         site.detach_()
     return first
+
+
+def check_foldable(chain: Sequence[Site]) -> None:
+    """Refuse, before there is an ω, a stack from which it could not be folded away."""
+    for before, site in pairwise(chain):
+        if site.free:
+            if site.stuck:
+                raise ModelError(f"an ω of {site.name} could not be folded away: {site.stuck}; use scheme='admin'")
+            _scaler(before)
 
 
 def verify(model: nn.Module, folded: nn.Module, batch: Batch) -> None:
@@ -118,7 +131,7 @@ def _check(config: TransformerConfig) -> None:
 def _divisible(site: Site) -> Tensor | float:
     """The site's ω, if it can be divided by."""
     omega = site.omega
-    if site.stuck and not (isinstance(omega, float) and omega == 1):
+    if site.stuck and not _is_one(omega):
         raise ModelError(f"the ω of {site.name} cannot be folded away: {site.stuck}")
     smallest = abs(omega) if isinstance(omega, float) else float(omega.detach().abs().min())
     if not smallest >= SMALLEST:
@@ -140,15 +153,19 @@ def _divide_output(site: Site, omega: float) -> None:
                 matrix.bias.div_(omega)
 
 
-def _scale_norm(site: Site, omega: Tensor | float) -> None:
-    """Multiply what the site's norm gives: ν by ω, and γ by ω or, where the norm multiplies by 1 + γ, to (1 + γ)·ω − 1."""
+def _is_one(omega: Tensor | float) -> bool:
+    return isinstance(omega, float) and omega == 1
+
+
+def _scaler(site: Site) -> Callable[[Tensor | float], None]:
+    """What multiplies the output of the site's norm: ν·ω, and γ·ω or, where the norm multiplies by 1 + γ, (1 + γ)·ω − 1."""
     norm = site.post
-    assert norm is not None
+    if norm is None:
+        raise ModelError(f"no norm after {site.name} could take up the ω of the next site; keep ω")
     if hasattr(norm, "scale_"):
-        norm.scale_(omega)  # type: ignore[operator]
-        return
+        return norm.scale_  # type: ignore[return-value]
     own = {name: value for name, value in norm.named_parameters() if not name.startswith("bathy_omega")}
-    kept = {name: value.clone() for name, value in own.items()}
+    kept = {name: value.detach().clone() for name, value in own.items()}
 
     def multiply(factor: Tensor | float, offset: int) -> None:
         for name, value in own.items():
@@ -156,13 +173,14 @@ def _scale_norm(site: Site, omega: Tensor | float) -> None:
             value.copy_((kept[name] + shift) * factor - shift)
 
     x = torch.randn(8, site.width, generator=torch.Generator().manual_seed(0)).to(site.matrices[0].weight)
-    plain = norm.forward(x).float()  # without the hook that adds ω
-    for offset in (0, 1):
-        multiply(2.0, offset)
-        if torch.allclose(norm.forward(x).float(), 2 * plain, rtol=0.05, atol=0.05):
-            multiply(omega, offset)
-            return
-    multiply(1.0, 0)
+    with torch.no_grad():
+        plain = norm.forward(x).float()  # without the hook that adds ω
+        for offset in (0, 1):
+            multiply(2.0, offset)
+            doubled = torch.allclose(norm.forward(x).float(), 2 * plain, rtol=0.05, atol=0.05)
+            multiply(1.0, 0)
+            if doubled:
+                return partial(multiply, offset=offset)
     raise ModelError(f"the norm after {site.name} has no γ that could take up the ω of the next site; keep ω")
 
 

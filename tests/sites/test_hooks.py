@@ -281,6 +281,16 @@ def test_folding_is_refused_where_the_stream_is_read_elsewhere() -> None:
         bathy.fold(model)
 
 
+def test_what_cannot_be_rescaled_is_left_untouched() -> None:
+    model, x = encoder(), tokens()
+    model.layers[1].norm2 = nn.LayerNorm(WIDTH, elementwise_affine=False)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ModelError, match=r"norm after layers\.1\.ffn has no γ"):
+        bathy.stabilise_(model, x, "admin_rescaled")
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert list(model.state_dict()) == list(before)
+
+
 def test_a_trained_model_is_refused_unless_forced() -> None:
     model, x = encoder(), tokens()
     training(model, x, 1)
