@@ -37,16 +37,13 @@ def read_texts(path: Path) -> list[str]:
     if path.suffix not in (".json", ".jsonl"):
         return list(read_lines(path))
     try:
-        rows = (
-            [json.loads(line) for line in read_lines(path)]
-            if path.suffix == ".jsonl"
-            else json.loads("".join(read_lines(path)))
-        )
+        whole = "".join(read_lines(path)) if path.suffix == ".json" else ""
+        rows = json.loads(whole) if whole else [json.loads(line) for line in read_lines(path)]
+        if not isinstance(rows, list):
+            raise TypeError(f"it is one {type(rows).__name__}")
         return [_text(row) for row in rows]
     except (ValueError, TypeError, KeyError) as error:
-        wanted = (
-            "a list of sentences" if path.suffix == ".json" else "a sentence, or an object with 'translation', on each line"
-        )
+        wanted = "a list of sentences" if path.suffix == ".json" else "a sentence, or an object with 'translation', a line"
         raise DataError(f"{path} is not {wanted}: {error}") from None
 
 

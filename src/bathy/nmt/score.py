@@ -76,7 +76,10 @@ def _rows(
     test = require("sacrebleu.significance", "nmt").PairedTest
     signatures, scores = test(systems, {"metric": metric}, references, "bs", samples)()
     ((name, signature),) = signatures.items()
-    return [(float(row.score), float(row.ci), row.p_value, str(signature)) for row in scores[name]]
+    first = scores[name][0].score
+    # sacreBLEU counts differences greater than the one seen; where none was seen, every sample's is as large
+    values = [1.0 if row.p_value is not None and row.score == first else row.p_value for row in scores[name]]
+    return [(float(row.score), float(row.ci), p, str(signature)) for row, p in zip(scores[name], values, strict=True)]
 
 
 def score_files(hypotheses: Sequence[Path], references: Sequence[Path], **options: Any) -> list[Score]:

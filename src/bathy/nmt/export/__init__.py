@@ -78,7 +78,7 @@ def export(
     with replacing_folder(out) as folder:
         codec.save(folder)
         target.write(model, codec, decode, folder, kind)
-        write_text(folder / "README.md", guide(to, codec, decode))
+        write_text(folder / "README.md", guide(to, codec, decode, model.config.max_length))
         engine = target.engine(folder, codec, kind)
         return engine.measure, compare(model, engine, rows, decode, sorted({1, decode.beam}))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from bathy.nmt.search import Decode
 from bathy.nmt.text import Codec
 
+LONGEST = 256
+"""Tokens of a translation that written settings allow at most."""
 MOSES = """\
 from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
 
@@ -24,8 +26,8 @@ from tokenizers import Tokenizer
 
 engine, tokenizer = ctranslate2.Translator("."), Tokenizer.from_file("tokenizer.json")
 tokens = tokenizer.encode(words).tokens  # ends with </s>
-settings = {{"beam_size": {beam}, "length_penalty": {penalty}, "patience": {patience}, "min_decoding_length": 0}}
-result = engine.translate_batch([tokens], **settings)
+search = {{"beam_size": {beam}, "length_penalty": {penalty}, "patience": {patience}}}  # patience: search on as bathy does
+result = engine.translate_batch([tokens], min_decoding_length=0, max_decoding_length={longest}, **search)
 found = tokenizer.decode([tokenizer.token_to_id(token) for token in result[0].hypotheses[0]])
 """
 BATHY = """\
@@ -34,7 +36,7 @@ echo "…" | bathy translate .
 TITLES = {"marian": "Hugging Face Transformers", "ctranslate2": "CTranslate2", "bathy": "bathy"}
 
 
-def guide(to: str, codec: Codec, decode: Decode) -> str:
+def guide(to: str, codec: Codec, decode: Decode, max_length: int) -> str:
     """What the folder is, and the lines that translate with it."""
     text = codec.config
     title = (
@@ -43,7 +45,8 @@ def guide(to: str, codec: Codec, decode: Decode) -> str:
     if to == "bathy":
         return f"{title}\n```sh\n{BATHY}```\n"
     engine = MARIAN if to == "marian" else CTRANSLATE2
-    code = engine.format(beam=decode.beam, penalty=decode.length_penalty, patience=50 if decode.beam > 1 else 1)
+    longest, patience = min(max_length, LONGEST), 50 if decode.beam > 1 else 1
+    code = engine.format(beam=decode.beam, penalty=decode.length_penalty, patience=patience, longest=longest)
     return f"{title}\n```python\n{before(codec)}\n{code}{after(codec)}```\n"
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from bathy.errors import ModelError, SchemeError, require
 from bathy.nmt.export.compare import Rows, paired
+from bathy.nmt.export.guide import LONGEST
 from bathy.nmt.marks import BOS, EOS, PAD, SPECIALS, UNK
 from bathy.nmt.search import Decode
 from bathy.nmt.text import Codec
@@ -23,8 +24,6 @@ from bathy.nmt.text.bpe import until_end
 from bathy.nmt.translate import padded
 from bathy.transformer import Layer, Transformer, TransformerConfig
 
-LONGEST = 256
-"""Tokens of a translation that the written settings allow at most."""
 PARTS = {
     "self_attention": ("self_attn", "self_attn_layer_norm"),
     "encoder_attention": ("encoder_attn", "encoder_attn_layer_norm"),
