@@ -176,6 +176,7 @@ def test_what_is_finished_is_not_measured_again(lab: Lab, monkeypatch: pytest.Mo
 
     def measure(lab: Lab) -> Measured:
         calls.append(1)
+        lab.run(Spec("pre_ln_6", "pre_ln", 6), 1111)
         return Measured({"post_ln.decoder": 0.02})
 
     monkeypatch.setattr(reproduce, "find_item", lambda name: plain(measure))
@@ -183,7 +184,9 @@ def test_what_is_finished_is_not_measured_again(lab: Lab, monkeypatch: pytest.Mo
         reproduce.reproduce("figure-3", lab, again)
     reproduce.reproduce("figure-3", replace(lab, seeds=3))
     assert len(calls) == 3
+    kept = (lab.out / "figure-3/configs/pre_ln_6_1111.toml").read_text()
     assert (lab.out / "figure-3/configs/scale.json").exists()
+    assert 'run = "runs/pre_ln_6_1111"' in kept and str(lab.out) not in kept
 
 
 def test_a_new_result_gets_a_heading(tmp_path: Path) -> None:

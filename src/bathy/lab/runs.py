@@ -8,26 +8,22 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from bathy.console import track
-from bathy.errors import Diverged, require
-from bathy.files import write_json
-from bathy.nmt.batches import open_splits, ordered
+from bathy.errors import Diverged
+from bathy.files import write_json, write_text
+from bathy.nmt.batches import open_splits
 from bathy.nmt.checkpoint import checkpoints, load
 from bathy.nmt.config import Config
-from bathy.nmt.data import Split
+from bathy.nmt.corpora.layout import splits
+from bathy.nmt.data import read_manifest
+from bathy.nmt.lines import read_texts
 from bathy.nmt.log import read_log
-from bathy.nmt.search import search
-from bathy.nmt.text.codec import Codec
+from bathy.nmt.score import as_rows, score
 from bathy.nmt.train import finished as over
 from bathy.nmt.train import train
+from bathy.nmt.translate import Translator
 from bathy.nmt.watch import unigram_entropy
 from bathy.nmt.world import joined
 from bathy.transformer import Transformer
-
-BATCH = 2048
-"""Tokens of a batch that is translated."""
 
 
 @dataclass(frozen=True)
@@ -89,34 +85,34 @@ class Run:
         return load(self.folder)
 
     def bleu(self, config: Config, split: str) -> float:
-        """Tokenised BLEU of a split, translated as [decode] says; kept with its signature in bleu_SPLIT.json."""
+        """Tokenised BLEU of a split, translated as [decode] says; kept with its signature in bleu_SPLIT.json.
+
+        0 for a run that blew up before its first checkpoint.
+        """
+        if not checkpoints(self.folder):
+            return 0.0
         path = self.folder / f"bleu_{split}.json"
         if not path.exists():
-            write_json(path, translated(load(self.folder, config.decode.average), config, split))
-        return float(json.loads(path.read_text(encoding="utf-8"))["bleu"])
+            write_json(path, translated(self.folder, config, split))
+        return float(json.loads(path.read_text(encoding="utf-8"))[0]["score"])
 
     def checkpoints(self) -> list[tuple[int, Transformer]]:
         """(update, model) of every checkpoint that was kept."""
         return [(step, load(place)) for step, place in checkpoints(self.folder)]
 
 
-def translated(model: Transformer, config: Config, split: str) -> dict[str, Any]:
-    """BLEU of a split on Moses tokens, cased and lower-cased, with signatures, and the translations."""
-    sacrebleu: Any = require("sacrebleu", "nmt")
-    folder = config.data.folders[0]
-    pairs, codec = Split(folder, split), Codec.load(folder)
-    found: dict[int, list[int]] = {}
-    with torch.inference_mode():
-        for batch in track(list(ordered(pairs, BATCH)), f"translating {split}"):
-            for row, best in zip(batch.rows, search([model], batch.source, config.decode), strict=True):
-                found[int(row)] = list(best[0].tokens)
-    hypotheses = codec.tokens([found[i] for i in range(len(pairs))])
-    references = codec.tokens([pairs.target[i][:-1].tolist() for i in range(len(pairs))])
-    result: dict[str, Any] = {}
-    for name, lower in (("bleu", False), ("bleu_lower", True)):
-        metric = sacrebleu.BLEU(tokenize="none", force=True, lowercase=lower)
-        result |= {name: metric.corpus_score(hypotheses, [references]).score, f"{name}_signature": str(metric.get_signature())}
-    return result | {"reference_words": sum(len(line.split()) for line in references), "translations": hypotheses}
+def translated(folder: Path, config: Config, split: str) -> list[dict[str, Any]]:
+    """Scores of a split's translations: BLEU on Moses tokens, as in the paper, and sacreBLEU's, cased and lower-cased."""
+    text = read_manifest(config.data.folders[0])["settings"]["prepare"]
+    source, target = splits(Path(text["raw"]), text["source"], text["target"])[split]
+    found = Translator.load([folder], config.decode).translate(read_texts(source))
+    lines = [translation.texts[0] for translation in found]
+    write_text(folder / f"{split}.hyp", "".join(f"{line}\n" for line in lines))
+    scores: list[dict[str, Any]] = []
+    for lower in (False, True):
+        options: dict[str, Any] = {"language": text["target"], "lowercase": lower, "samples": 0}
+        scores += as_rows(score({split: lines}, [read_texts(target)], ("tokenised", "bleu"), **options))
+    return scores
 
 
 def finished(config: Config) -> Run:

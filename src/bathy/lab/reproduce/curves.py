@@ -20,7 +20,7 @@ HIGHEST = 200.0
 
 def measure_1(lab: Lab) -> Measured:
     """6 and 18 layers."""
-    return lab.trained(FIGURE_1_RUNS)
+    return lab.trained(FIGURE_1_RUNS, bleu=True)
 
 
 def measure_9(lab: Lab) -> Measured:
@@ -32,9 +32,9 @@ def tabulated(runs: list[Spec]) -> Any:
     """A function that tabulates these runs' numbers."""
 
     def table(numbers: Mapping[str, Value]) -> Table:
-        names = ("early", "ppl", "learnt", "gap", "updates")
+        names = ("early", "ppl", "learnt", "gap", "bleu", "updates")
         rows = [[f"`{run.name}`", *(shown(numbers, f"{run.name}.{name}") for name in names)] for run in runs]
-        return Table(["run", "ppl after a tenth", "ppl at the end", "nats learnt", "source gap", "updates"], rows)
+        return Table(["run", "ppl after a tenth", "ppl at the end", "nats learnt", "source gap", "BLEU", "updates"], rows)
 
     return table
 

@@ -29,10 +29,11 @@ def write(folder: Path, item: Item, measured: Measured, origin: Mapping[str, Any
 
 
 def write_configs(folder: Path, lab: Lab) -> None:
-    """The scale's sizes, and the resolved config of every run."""
+    """The scale's sizes, and the resolved config of every run, with paths from the results' folder on."""
     write_json(folder / "scale.json", asdict(lab.scale))
     for name, config in lab.used.items():
-        write_text(folder / f"{name}.toml", to_toml(config))
+        text = to_toml(config).replace(f"{lab.out}/", "")
+        write_text(folder / f"{name}.toml", text if lab.raw is None else text.replace(str(lab.raw), lab.raw.name))
 
 
 def conclude(folder: Path, item: Item) -> list[Verdict]:
