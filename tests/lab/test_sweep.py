@@ -61,6 +61,16 @@ def test_every_point_runs_once_and_a_larger_grid_adds_what_is_missing(tmp_path: 
     assert sorted(run.folders) == sorted(map(folder_name, more.points))
 
 
+def test_a_point_that_two_workers_queued_at_once_runs_once(tmp_path: Path) -> None:
+    sweep, run = Sweep(Grid.parse(AXES[1:]), tmp_path), Runner()
+    study = connect(sweep)
+    for point in [*sweep.grid.points, *sweep.grid.points]:
+        study.enqueue_trial({}, user_attrs={"point": point})
+    work(sweep, run)
+    assert len(set(run.folders)) == len(run.folders) == 4
+    assert [row["state"] for row in rows(study, sweep.grid)] == ["trained"] * 4
+
+
 def test_a_failed_point_is_run_again_by_the_next_call(tmp_path: Path) -> None:
     sweep = Sweep(Grid.parse(AXES[1:]), tmp_path)
     run = Runner(fails=folder_name(sweep.grid.points[1]))

@@ -84,17 +84,19 @@ class Run:
         """The model of the last checkpoint."""
         return load(self.folder)
 
-    def bleu(self, config: Config, split: str) -> float:
-        """Tokenised BLEU of a split, translated as [decode] says; kept with its signature in bleu_SPLIT.json.
+    def bleu(self, config: Config, split: str) -> dict[str, float]:
+        """Tokenised BLEU of a split, cased and lower-cased, translated as [decode] says; bleu_SPLIT.json has the signatures.
 
         0 for a run that blew up before its first checkpoint.
         """
         if not checkpoints(self.folder):
-            return 0.0
+            return {"bleu": 0.0, "bleu_lower": 0.0}
         path = self.folder / f"bleu_{split}.json"
         if not path.exists():
             write_json(path, translated(self.folder, config, split))
-        return float(json.loads(path.read_text(encoding="utf-8"))[0]["score"])
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        cased, lower = (row["score"] for row in rows if row["metric"] == "tokenised")
+        return {"bleu": cased, "bleu_lower": lower}
 
     def checkpoints(self) -> list[tuple[int, Transformer]]:
         """(update, model) of every checkpoint that was kept."""

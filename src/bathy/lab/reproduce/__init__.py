@@ -38,6 +38,7 @@ PLACES: dict[str, str] = {
     "warmup": "variants.WARMUP",
     "initialisations": "variants.INITIALISATIONS",
     "rescaled": "variants.RESCALED",
+    "multi30k": "mark.MULTI30K",
     "depth": "depth.DEPTH",
 }
 """Item to where it is defined, figures first."""

@@ -121,7 +121,7 @@ class Lab:
         for seed in self.seed_list:
             for spec in specs:
                 run = self.run(spec, seed)
-                values = run.outcome.numbers() | ({"bleu": run.bleu(self.config(spec, seed), self.scale.test)} if bleu else {})
+                values = run.outcome.numbers() | (run.bleu(self.config(spec, seed), self.scale.test) if bleu else {})
                 for name, value in values.items():
                     per_seed = found.numbers.setdefault(f"{spec.name}.{name}", {})
                     assert isinstance(per_seed, dict)

@@ -28,7 +28,7 @@ class Spec:
     changes: tuple[str, ...] = ()
     """Further `section.key=value`."""
     dataset: str = "ende"
-    """Which of the paper's datasets it stands for: iwslt, ende or enfr."""
+    """Which dataset it is trained on, by the scale's names: iwslt, ende, enfr or multi30k."""
     folder: str = ""
     """Name of its run folder, where that is not its own name: runs of the same config are shared."""
 

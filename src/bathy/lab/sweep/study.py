@@ -72,8 +72,8 @@ def connect(sweep: Sweep) -> Study:
 def work(sweep: Sweep, run: Runner, poll: float = 1.0) -> None:
     """Run points until none is left, also those of workers that die meanwhile."""
     study = connect(sweep)
-    while next_state(study, sweep) != "done":
-        if next_state(study, sweep) == "waiting":
+    while (state := next_state(study, sweep)) != "done":
+        if state == "waiting":
             study.optimize(lambda trial: _objective(trial, sweep, run), n_trials=1)
         else:
             time.sleep(poll)
