@@ -81,9 +81,11 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", reproduce.PLACES)
 def test_an_item_gathers_every_number_that_its_claims_need(name: str, lab: Lab) -> None:
     item = reproduce.find_item(name)
-    numbers = item.measure(lab).numbers
+    measured = item.measure(lab)
+    numbers = measured.numbers
     needed = {number for claim in CLAIMS.values() if claim.item == name for number in claim.needs}
     assert needed <= numbers.keys() and (needed or name in ("depth", "multi30k"))
+    assert item.draw is None or item.draw(measured).to_dict()["$schema"]
     assert item.name == name and all(len(row) == len(item.table(numbers).columns) for row in item.table(numbers).rows)
 
 

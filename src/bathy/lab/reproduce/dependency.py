@@ -8,9 +8,10 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+from bathy.clinic import plots
 from bathy.clinic.examination import examine
 from bathy.clinic.readings import Reading, groups, select
-from bathy.lab.reproduce.item import Item, Measured, Needs, Table, Value, over_seeds, plots, shown
+from bathy.lab.reproduce.item import Item, Measured, Needs, Table, Value, over_seeds, shown
 from bathy.lab.reproduce.lab import Lab
 from bathy.lab.reproduce.spec import Spec, stack
 from bathy.lab.reproduce.stability import constant
@@ -112,7 +113,7 @@ def table(numbers: Mapping[str, Value]) -> Table:
 
 def draw(measured: Measured) -> Any:
     """The matrices β_ij, start and end of each scheme side by side."""
-    return plots().dependency(over_seeds(select(measured.readings, "beta", stack="encoder")))
+    return plots.dependency(over_seeds(select(measured.readings, "beta", stack="encoder")))
 
 
 FIGURE_7 = Item(

@@ -9,11 +9,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bathy.clinic import readings
+from bathy.clinic import plots, readings
 from bathy.errors import DataError
 from bathy.files import write_json, write_text
 from bathy.lab.claims import Verdict, claims_of, judge
-from bathy.lab.reproduce.item import Item, Measured, Value, plots
+from bathy.lab.reproduce.item import Item, Measured, Value
 from bathy.nmt.config import to_toml
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def conclude(folder: Path, item: Item) -> list[Verdict]:
     if item.draw is not None:
         chart = item.draw(Measured(numbers, readings.read(folder / "readings.jsonl")[0]))
         for kind in ("svg", "png"):
-            plots().save(chart, folder / f"figure.{kind}")
+            plots.save(chart, folder / f"figure.{kind}")
     verdicts = judged(item.name, numbers)
     write_json(folder / "verdicts.json", plain([verdict.row() for verdict in verdicts]))
     write_text(folder / "README.md", f"# {item.title}\n\n{page(item, folder)}\n")

@@ -7,11 +7,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bathy.clinic import plots
 from bathy.clinic.examination import study
 from bathy.clinic.exams.gradients import gradients
 from bathy.clinic.laws import theorem_1
 from bathy.clinic.readings import Reading, groups, select
-from bathy.lab.reproduce.item import Item, Measured, Needs, Table, Value, over_seeds, plots, shown
+from bathy.lab.reproduce.item import Item, Measured, Needs, Table, Value, over_seeds, shown
 from bathy.lab.reproduce.lab import Lab
 from bathy.lab.reproduce.spec import both
 
@@ -72,7 +73,7 @@ def table(numbers: Mapping[str, Value]) -> Table:
 
 def draw(measured: Measured) -> Any:
     """Relative gradient norms, log scale, models side by side."""
-    return plots().gradients(over_seeds(select(measured.readings, "gradient")))
+    return plots.gradients(over_seeds(select(measured.readings, "gradient")))
 
 
 FIGURE_3 = Item(

@@ -6,7 +6,6 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from bathy.clinic.readings import Reading, groups
@@ -71,11 +70,6 @@ class Item:
     table: Callable[[Mapping[str, Value]], Table]
     draw: Callable[[Measured], Any] | None = None
     """The figure in the paper's form, as an Altair chart."""
-
-
-def plots() -> Any:
-    """The clinic's figures, imported when one is drawn."""
-    return import_module("bathy.clinic.plots")
 
 
 def over_seeds(readings: Sequence[Reading]) -> list[Reading]:

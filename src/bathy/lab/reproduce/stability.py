@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from bathy.clinic import plots
 from bathy.clinic.examination import study
 from bathy.clinic.exams.activations import activations
 from bathy.clinic.exams.stability import random_change, step_change
@@ -17,7 +18,7 @@ from bathy.clinic.measures import fit
 from bathy.clinic.probe import Subject, examined
 from bathy.clinic.readings import Reading, mean_over, select
 from bathy.console import track
-from bathy.lab.reproduce.item import Item, Measured, Needs, Table, Value, plots, shown
+from bathy.lab.reproduce.item import Item, Measured, Needs, Table, Value, shown
 from bathy.lab.reproduce.lab import Lab
 from bathy.lab.reproduce.spec import THREE, both
 from bathy.sites.batch import Batch
@@ -101,7 +102,7 @@ def table(numbers: Mapping[str, Value]) -> Table:
 
 def draw(measured: Measured) -> Any:
     """Change against depth, random and Adam side by side."""
-    return plots().output_change(measured.readings)
+    return plots.output_change(measured.readings)
 
 
 FIGURE_4 = Item(

@@ -9,11 +9,12 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+from bathy.clinic import plots
 from bathy.clinic.exams import snapshot, updates
 from bathy.clinic.exams.gradients import gradients
 from bathy.clinic.probe import examined
 from bathy.clinic.readings import Reading, groups, select
-from bathy.lab.reproduce.item import Item, Measured, Needs, Table, Value, over_seeds, plots, shown
+from bathy.lab.reproduce.item import Item, Measured, Needs, Table, Value, over_seeds, shown
 from bathy.lab.reproduce.lab import Lab
 from bathy.lab.reproduce.spec import Spec
 
@@ -102,7 +103,7 @@ def table_5(numbers: Mapping[str, Value]) -> Table:
 
 def draw(measured: Measured) -> Any:
     """Histograms of relative norms."""
-    return plots().updates(over_seeds([row for row in measured.readings if row.role in ATTENTION]))
+    return plots.updates(over_seeds([row for row in measured.readings if row.role in ATTENTION]))
 
 
 FIGURE_5 = Item(
