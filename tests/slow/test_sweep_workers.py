@@ -1,4 +1,4 @@
-"""A sweep over a real PostgreSQL with two worker processes, one of them killed: its trial is taken over and resumed."""
+"""Sweeps by several processes: over a real PostgreSQL with one of two workers killed, and over SQLite on one machine."""
 
 import os
 import shutil
@@ -8,7 +8,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +37,8 @@ valid_every = 0
 save_every = 20
 keep_last = 1000
 """
+PATIENCE = 400
+"""Seconds to wait on a machine that is busy with other things."""
 GRID = ["train.steps=300,30", "optim.lr=1e-3,2e-3"]
 """The first two points are long, the others short."""
 
@@ -91,10 +95,17 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 90
+def started(workers: ExitStack, command: list[Any]) -> subprocess.Popen[str]:
+    """A worker that does not outlive the test."""
+    process = workers.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+    workers.callback(process.kill)
+    return process
+
+
+def wait_for(path: Path, writer: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + PATIENCE
     while not path.exists():
-        assert time.monotonic() < deadline, f"{path} was not written"
+        assert time.monotonic() < deadline and writer.poll() is None, f"{path} was not written"
         time.sleep(0.02)
 
 
@@ -105,18 +116,29 @@ def test_a_killed_workers_run_is_taken_over_and_resumed(postgres: str, config: P
     command = [sys.executable, "-m", "bathy", "sweep", config, *axes, "--out", sweep.out, "--storage", postgres]
     command += ["--heartbeat", "1", "--grace", "3"]
 
-    doomed = subprocess.Popen(command)
-    wait_for(first / "step_00000060" / "meta.json")
-    other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    wait_for(second / "step_00000020" / "meta.json")
-    doomed.kill()
-    doomed.wait()
-    done = {folder.name: (folder / "meta.json").stat().st_mtime_ns for folder in first.glob("step_*")}
-    assert "step_00000300" not in done
-    printed, _ = other.communicate(timeout=120)
+    with ExitStack() as workers:
+        doomed = started(workers, command)
+        wait_for(first / "step_00000060" / "meta.json", doomed)
+        other = started(workers, command)
+        wait_for(second / "step_00000020" / "meta.json", other)
+        doomed.kill()
+        doomed.wait()
+        done = {folder.name: (folder / "meta.json").stat().st_mtime_ns for folder in first.glob("step_*")}
+        assert "step_00000300" not in done
+        printed, _ = other.communicate(timeout=PATIENCE)
 
     assert other.returncode == 0 and "4 of 4 trained" in printed and "optuna-dashboard" in printed
     now = {folder.name: (folder / "meta.json").stat().st_mtime_ns for folder in first.glob("step_*")}
     assert "step_00000300" in now and done.items() <= now.items()  # resumed: what was there was not made again
     states = [trial.state.name for trial in connect(sweep).get_trials() if "skipped" not in trial.user_attrs]
     assert sorted(states) == ["COMPLETE"] * 4 + ["FAIL"]
+
+
+def test_two_local_workers_share_a_grid(config: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bathy", "sweep", config, "--grid", "optim.lr=1e-3,2e-3", "--out", tmp_path]
+    result = subprocess.run(
+        [*command, "--workers", "2", "--set", "train.steps=10"], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0 and "2 of 2 trained" in result.stdout
+    assert {path.parent.name for path in tmp_path.glob("*/outcome.json")} == {"lr=1e-3", "lr=2e-3"}
+    assert (tmp_path / "heat_map.png").stat().st_size and (tmp_path / "results.csv").read_text().count("trained") == 2
