@@ -123,6 +123,7 @@ def test_files_to_files_standard_input_and_json_agree(
         (["--beam", "0"], "decode.beam is 0"),
         (["--n-best", "9"], "decode.n_best is 9"),
         (["--precision", "float23"], "Did you mean float32"),
+        (["--device", "toaster"], "--device toaster cannot be used here"),
         (["--input", "nowhere"], "nowhere cannot be read"),
         (["--output", "a", "--output", "b"], "0 inputs and 2 outputs"),
         (["--checkpoint", "77"], "has no checkpoint 77"),

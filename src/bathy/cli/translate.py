@@ -34,9 +34,7 @@ def translate(
     ] = None,
     score: Annotated[Path | None, typer.Option(help="Translate nothing: write the score of these translations.")] = None,
     average: Annotated[int | None, typer.Option(help="Last checkpoints of a run to average.")] = None,
-    checkpoint: Annotated[
-        str, typer.Option(help="last (and those before it, averaged), best, or an update's number.")
-    ] = "last",
+    checkpoint: Annotated[str, typer.Option(help="last (with those before it, averaged), best, or an update.")] = "last",
     fold: Annotated[bool, typer.Option(help="Fold ω away before translating.")] = True,
     batch: Annotated[int, typer.Option(min=1, help="Sentences translated at a time.")] = 64,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 …; auto takes a GPU if there is one.")] = "auto",
@@ -59,6 +57,10 @@ def translate(
     changes = {"beam": beam, "length_penalty": length_penalty, "min_length": min_length, "max_length": max_length}
     decode = decode_settings(model[0], **changes, n_best=n_best, average=average)
     place = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.zeros(1, device=place)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"--device {device} cannot be used here: {str(error).partition(chr(10))[0]}") from None
     translator = Translator.load(model, decode, which=checkpoint, folded=fold, device=place, precision=precision, batch=batch)
     _run(translator, input_ or [], output or [], prefix, score, json)
 
