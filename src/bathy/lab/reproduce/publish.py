@@ -13,6 +13,8 @@ from bathy.lab.reproduce.folder import page, read_numbers
 
 SMALL = ("numbers.json", "verdicts.json", "figure.svg")
 """What is copied besides the configs; readings stay behind."""
+LARGEST = 400_000
+"""Bytes of a file that is copied at most: a figure with thousands of marks stays behind."""
 BLOCK = re.compile(r"(<!-- result: (\S+) -->\n).*?(<!-- end of result -->)", re.S)
 
 
@@ -23,7 +25,7 @@ def publish(results: Path, items: Iterable[str], document: Path) -> None:
         read_numbers(source)
         target.mkdir(parents=True, exist_ok=True)
         for file in SMALL:
-            if (source / file).exists():
+            if (source / file).exists() and (source / file).stat().st_size <= LARGEST:
                 shutil.copyfile(source / file, target / file)
         shutil.rmtree(target / "configs", ignore_errors=True)
         shutil.copytree(source / "configs", target / "configs")
