@@ -16,20 +16,35 @@ def train(
         Path | None, typer.Option(help="The run's folder (train.run); default: runs/ and the config's name.")
     ] = None,
     allow_changes: Annotated[bool, typer.Option(help="Go on with a run although its config has changed.")] = False,
+    plan: Annotated[bool, typer.Option(help="Print parameters, memory, steps and time instead; needs no data.")] = False,
+    gpus: Annotated[str, typer.Option(help="Numbers of GPUs that the plan compares.")] = "1,8,64",
+    device: Annotated[str, typer.Option(help="Kind of GPU that the plan is for: v100, a100 or h100.")] = "a100",
     set_: Set = None,
 ) -> None:
-    """Train a translation model; on an existing run, go on where it stopped.
+    """Train a translation model; on an existing run, go on where it stopped. Under torchrun, on many devices.
 
     Example: bathy train configs/demo.toml --set model.encoder_scheme=pre_ln --set model.decoder_scheme=pre_ln
+
+    Example: torchrun --nproc-per-node 8 -m bathy train configs/wmt14_ende_18l.toml
     """
     import json
 
+    from bathy.errors import ConfigError
     from bathy.nmt.config import read_config
+
+    changes = [f"train.run={json.dumps(str(run))}"] if run else []
+    settings = read_config(config, [*changes, *(set_ or [])])
+    if plan:
+        from bathy.nmt.plan import make_plan, show
+
+        numbers = gpus.split(",")
+        if not all(number.strip().isdigit() and int(number) for number in numbers):
+            raise ConfigError(f"--gpus is {gpus}; write numbers with commas between, for example 1,8,64")
+        show(make_plan(settings, [int(number) for number in numbers], device), device)
+        return
     from bathy.nmt.train import run_folder
     from bathy.nmt.train import train as start
     from bathy.nmt.world import joined
 
-    changes = [f"train.run={json.dumps(str(run))}"] if run else []
-    settings = read_config(config, [*changes, *(set_ or [])])
     with joined() as world:
         start(settings, run_folder(settings, config), world, allow_changes)

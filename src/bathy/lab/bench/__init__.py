@@ -18,6 +18,8 @@ BENCHES: dict[str, str] = {
     "sites": "bathy.lab.bench.sites",
     "prepare": "bathy.lab.bench.prepare",
     "translate": "bathy.lab.bench.translate",
+    "depth": "bathy.lab.bench.depth",
+    "train": "bathy.lab.bench.train",
 }
 """Name to the module that measures it; `bathy bench --list` shows the first line of its docstring."""
 
