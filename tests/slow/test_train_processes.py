@@ -37,7 +37,7 @@ def write_config(folder: Path, data: Path, **changes: Any) -> Path:
 def command(config: Path, run: Path, ranks: int = 1, restarts: int = 0, *options: str) -> list[str]:
     elastic = [f"--max-restarts={restarts}", "--monitor-interval=0.2"]
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *elastic]
-    return [sys.executable, *(torchrun if ranks > 1 else []), "-m", "bathy", "train", str(config), "--run", str(run), *options]
+    return [sys.executable, *(torchrun if ranks > 1 else []), "-m", "bathy", "train", str(config), "--out", str(run), *options]
 
 
 def trained(config: Path, run: Path, ranks: int = 1, *options: str) -> list[float]:

@@ -13,7 +13,8 @@ from bathy.cli.options import Set
 def train(
     config: Annotated[Path, typer.Argument(help="TOML file with [data], [model], [optim] and [train].")],
     run: Annotated[
-        Path | None, typer.Option(help="The run's folder (train.run); default: runs/ and the config's name.")
+        Path | None,
+        typer.Option("--run", "--out", help="The run's folder (train.run); default: runs/ and the config's name."),
     ] = None,
     allow_changes: Annotated[bool, typer.Option(help="Go on with a run although its config has changed.")] = False,
     plan: Annotated[bool, typer.Option(help="Print parameters, memory, steps and time instead; needs no data.")] = False,
@@ -25,7 +26,9 @@ def train(
 
     Example: bathy train configs/demo.toml --set model.encoder_scheme=pre_ln --set model.decoder_scheme=pre_ln
 
-    Example: torchrun --nproc-per-node 8 -m bathy train configs/wmt14_ende_18l.toml
+    Example: torchrun --nproc-per-node 8 -m bathy train configs/wmt14_ende_18l.toml --out runs/18l
+
+    torchrun takes --run for an option of its own; --out is the same.
     """
     import json
 
