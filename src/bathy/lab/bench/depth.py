@@ -11,7 +11,8 @@ import torch
 from bathy import console
 from bathy.lab.bench.prepared import CACHE, prepared
 from bathy.nmt.batches import open_splits
-from bathy.nmt.config import Config, DataConfig, OptimConfig, TrainConfig
+from bathy.nmt.config import Config, OptimConfig, TrainConfig
+from bathy.nmt.dataconfig import DataConfig
 from bathy.nmt.log import read_log
 from bathy.nmt.train import train
 from bathy.nmt.watch import unigram_entropy

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from bathy import console
-from bathy.nmt.config import Config, DataConfig, PrepareConfig
+from bathy.nmt.config import Config
+from bathy.nmt.dataconfig import DataConfig, PrepareConfig
 from bathy.nmt.corpora.toy import write_toy
 from bathy.nmt.prepare import prepare
 
