@@ -6,8 +6,8 @@ from pathlib import Path
 
 from bathy import console
 from bathy.nmt.config import Config
-from bathy.nmt.dataconfig import DataConfig, PrepareConfig
 from bathy.nmt.corpora.toy import write_toy
+from bathy.nmt.dataconfig import DataConfig, PrepareConfig
 from bathy.nmt.prepare import prepare
 
 CACHE = Path(".cache/bench")
