@@ -1,0 +1,163 @@
+"""The first ten minutes: three deep models, examined before training, trained side by side, translating, and explained."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bathy import console
+from bathy.admin import stabilise_
+from bathy.clinic.examination import Examination, examine
+from bathy.clinic.findings import Finding
+from bathy.files import origin, write_json
+from bathy.lab.demo.page import write_page
+from bathy.lab.demo.race import race, stopped
+from bathy.nmt.batches import Batches, open_splits
+from bathy.nmt.config import Config, read_config, to_toml
+from bathy.nmt.corpora.toy import write_toy
+from bathy.nmt.export import export
+from bathy.nmt.lines import read_texts
+from bathy.nmt.log import read_log
+from bathy.nmt.prepare import prepare
+from bathy.nmt.score import Score, score
+from bathy.nmt.translate import Translator, decode_settings
+from bathy.transformer import Transformer, TransformerConfig
+
+NAMES = {"post_ln": "Post-LN", "pre_ln": "Pre-LN", "admin": "Admin"}
+SHOWN = 4
+"""Sentences whose translations are printed."""
+QUICK = ["model.width=64", "model.ffn=128", "model.decoder_layers=1", "train.steps=300", "train.valid_every=100", "train.save_every=100"]
+EXPORTS = {"ctranslate2": "CTranslate2", "marian": "Hugging Face Marian"}
+
+
+@dataclass
+class Story:
+    """What the demo found, for the page and the terminal."""
+
+    examination: Examination
+    predictions: dict[str, tuple[bool, str]]
+    """Scheme to whether it will train, and why, from readings before training."""
+    curves: list[dict[str, Any]] = field(default_factory=list)
+    stops: dict[str, str] = field(default_factory=dict)
+    scores: list[Score] = field(default_factory=list)
+    samples: list[dict[str, str]] = field(default_factory=list)
+    exports: list[tuple[str, str]] = field(default_factory=list)
+
+
+def demo(folder: Path, quick: bool) -> Path:
+    """Run everything in a folder; returns the page. Run again, it goes on where it stopped."""
+    torch.set_num_threads(os.cpu_count() or 1)
+    config = settings(folder, quick)
+    _say(1, "A German–English corpus from a small grammar, and its tokens")
+    if not (folder / "raw" / "corpus.json").exists():
+        write_toy(folder / "raw")
+    prepare(config)
+    _say(2, "Three deep models, examined before any training")
+    story = examined(config)
+    _say(3, "The same learning rate and schedule for all three, side by side")
+    runs = race(folder / "demo.toml", {name: _scheme(name) for name in NAMES}, folder / "runs", at_once=os.cpu_count() or 1)
+    watched(story, runs)
+    _say(4, "What they make of sentences they have never seen")
+    translated(story, runs, folder / "raw")
+    _say(5, "ω folded away, and the model handed to other engines")
+    exported(story, runs["admin"], folder / "model")
+    page = write_page(folder / "report.html", story, config)
+    write_json(folder / "scores.json", {"scores": [vars(row) for row in story.scores], "origin": origin(seed=config.train.seed)})
+    _farewell(page, folder)
+    return page
+
+
+def settings(folder: Path, quick: bool) -> Config:
+    """The demo's config, with its paths in the folder, also written there for `bathy train`."""
+    paths = [f'data.path="{folder}/data"', f'prepare.raw="{folder}/raw"']
+    config = read_config(Path(__file__).parent / "demo.toml", [*paths, *(QUICK if quick else [])])
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "demo.toml").write_text(to_toml(config), encoding="utf-8")
+    return config
+
+
+def _scheme(name: str) -> list[str]:
+    return [f"model.encoder_scheme={name}", f"model.decoder_scheme={name}"]
+
+
+def examined(config: Config) -> Story:
+    """The three models as training will start them, examined on the first batch; what the readings predict."""
+    splits = open_splits(config.data)
+    batch = Batches(splits, config.train.tokens, config.train.seed).batch(0)
+    examination, predictions = Examination([]), {}
+    for name, label in NAMES.items():
+        torch.manual_seed(config.train.seed)
+        schemes = {"encoder_scheme": name, "decoder_scheme": name}
+        model = Transformer(TransformerConfig(vocab=splits[0].manifest["vocab"], **config.model.model_dump() | schemes))
+        if name == "admin":
+            stabilise_(model, (batch.source, batch.target_in))
+        one = examine(model, (batch.source, batch.target_in), name=label)
+        examination = examination + one
+        predictions[name] = predicted(one.findings)
+        console.out.print(f"  {label:8} {'will train' if predictions[name][0] else 'will fail'}: {predictions[name][1]}")
+    return Story(examination, predictions)
+
+
+def predicted(findings: Sequence[Finding]) -> tuple[bool, str]:
+    """Whether a model will train, and the reason: it will not where a finding is serious."""
+    serious = [finding for finding in findings if finding.severity == "serious"]
+    if serious:
+        return False, f"{serious[0].title} ({serious[0].evidence[0]})"
+    return True, findings[0].title if findings else "nothing found that would stop it"
+
+
+def watched(story: Story, runs: dict[str, Path]) -> None:
+    """Curves and early stops of the runs."""
+    for name, run in runs.items():
+        story.curves += [{"model": NAMES[name], **row} for row in read_log(run / "metrics.jsonl")]
+        story.stops[name] = stopped(run)
+        last = [row for row in story.curves if row["model"] == NAMES[name] and "valid_loss" in row][-1]
+        ended = f"; stopped early: {story.stops[name]}" if story.stops[name] else ""
+        console.out.print(
+            f"  {NAMES[name]:8} update {last['step']}: validation loss {last['valid_loss']:.2f}, "
+            f"source gap {last['source_gap']:.2f}{ended}"
+        )
+
+
+def translated(story: Story, runs: dict[str, Path], raw: Path) -> None:
+    """Translations of the test split by each model, a few shown, all scored."""
+    source, reference = read_texts(raw / "test.de"), read_texts(raw / "test.en")
+    outputs: dict[str, list[str]] = {}
+    for name, run in runs.items():
+        translator = Translator.load([run], decode_settings(run))
+        outputs[NAMES[name]] = [one.texts[0] for one in translator.translate(source)]
+    story.scores = score(outputs, [reference], ["bleu", "chrf"], samples=0)
+    story.samples = [
+        {"German": source[i], "English": reference[i], **{name: lines[i] for name, lines in outputs.items()}} for i in range(SHOWN)
+    ]
+    for sample in story.samples:
+        console.out.print("\n" + "\n".join(f"  {who:8} {text}" for who, text in sample.items()))
+    rows = [(row.system, row.metric, row.score, row.signature) for row in story.scores]
+    console.out.print(console.table("scores on 500 unseen sentences", ["model", "metric", "score", "signature"], rows))
+
+
+def exported(story: Story, run: Path, out: Path) -> None:
+    """The folded model written for other engines, each compared with bathy on the same sentences."""
+    for target, label in EXPORTS.items():
+        if not (out / target).exists():
+            measure, found = export(run, target, out / target, decode_settings(run))
+            story.exports += [(label, f"{measure}: {comparison}") for comparison in found]
+    for label, text in story.exports:
+        console.out.print(f"  {label}: {text}")
+
+
+def _say(number: int, text: str) -> None:
+    console.out.print(f"\n[bold]{number}. {text}[/]")
+
+
+def _farewell(page: Path, folder: Path) -> None:
+    console.out.print(f"\n[bold]The whole story, with figures: {page.resolve()}[/]")
+    console.out.print("Try next:")
+    console.out.print(f'  echo "Der alte Mann liest ein Buch." | bathy translate {folder}/runs/admin')
+    console.out.print("  bathy reproduce --list")
+    console.out.print("  bathy corpus folder …      your own text, then bathy prepare, bathy train")
