@@ -14,6 +14,7 @@ from rich.markup import escape
 from bathy.errors import BathyError
 
 COMMANDS: dict[str, str] = {
+    "demo": "bathy.cli.demo",
     "corpus": "bathy.cli.corpus",
     "prepare": "bathy.cli.prepare",
     "data": "bathy.cli.data",

@@ -10,7 +10,9 @@ import typer
 
 def demo(
     folder: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("demo"),
-    quick: Annotated[bool, typer.Option(help="Two minutes instead of ten: smaller models, fewer updates, poorer translations.")] = False,
+    quick: Annotated[
+        bool, typer.Option(help="Two minutes instead of ten: smaller models, fewer updates, poorer translations.")
+    ] = False,
 ) -> None:
     """Train three deep translation models side by side: one fails, two learn, and a page shows why.
 

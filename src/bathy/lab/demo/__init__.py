@@ -31,7 +31,14 @@ from bathy.transformer import Transformer, TransformerConfig
 NAMES = {"post_ln": "Post-LN", "pre_ln": "Pre-LN", "admin": "Admin"}
 SHOWN = 4
 """Sentences whose translations are printed."""
-QUICK = ["model.width=64", "model.ffn=128", "model.decoder_layers=1", "train.steps=300", "train.valid_every=100", "train.save_every=100"]
+QUICK = [
+    "model.width=64",
+    "model.ffn=128",
+    "model.decoder_layers=1",
+    "train.steps=300",
+    "train.valid_every=100",
+    "train.save_every=100",
+]
 EXPORTS = {"ctranslate2": "CTranslate2", "marian": "Hugging Face Marian"}
 
 
@@ -67,7 +74,9 @@ def demo(folder: Path, quick: bool) -> Path:
     _say(5, "ω folded away, and the model handed to other engines")
     exported(story, runs["admin"], folder / "model")
     page = write_page(folder / "report.html", story, config)
-    write_json(folder / "scores.json", {"scores": [vars(row) for row in story.scores], "origin": origin(seed=config.train.seed)})
+    write_json(
+        folder / "scores.json", {"scores": [vars(row) for row in story.scores], "origin": origin(seed=config.train.seed)}
+    )
     _farewell(page, folder)
     return page
 
@@ -133,7 +142,8 @@ def translated(story: Story, runs: dict[str, Path], raw: Path) -> None:
         outputs[NAMES[name]] = [one.texts[0] for one in translator.translate(source)]
     story.scores = score(outputs, [reference], ["bleu", "chrf"], samples=0)
     story.samples = [
-        {"German": source[i], "English": reference[i], **{name: lines[i] for name, lines in outputs.items()}} for i in range(SHOWN)
+        {"German": source[i], "English": reference[i], **{name: lines[i] for name, lines in outputs.items()}}
+        for i in range(SHOWN)
     ]
     for sample in story.samples:
         console.out.print("\n" + "\n".join(f"  {who:8} {text}" for who, text in sample.items()))

@@ -48,7 +48,18 @@ def curves(rows: list[dict[str, Any]]) -> Any:
         for key, label in names.items()
         if row.get(key) is not None
     ]
-    line = alt.Chart(alt.Data(values=points)).mark_line(point=True).encode(
-        x=alt.X("update:Q"), y=alt.Y("value:Q", title="nats per token"), color=alt.Color("model:N", sort=None), tooltip=["model:N", "update:Q", "value:Q"]
+    line = (
+        alt.Chart(alt.Data(values=points))
+        .mark_line(point=True)
+        .encode(
+            x=alt.X("update:Q"),
+            y=alt.Y("value:Q", title="nats per token"),
+            color=alt.Color("model:N", sort=None),
+            tooltip=["model:N", "update:Q", "value:Q"],
+        )
     )
-    return line.properties(width=250, height=200).facet(alt.Facet("panel:N", sort=list(names.values()), title=None), columns=3).resolve_scale(y="independent")
+    return (
+        line.properties(width=250, height=200)
+        .facet(alt.Facet("panel:N", sort=list(names.values()), title=None), columns=3)
+        .resolve_scale(y="independent")
+    )
