@@ -32,14 +32,14 @@ ffn = 16
 heads = 2
 [train]
 tokens = 256
-log_every = 10
+log_every = 500
 valid_every = 0
-save_every = 20
+save_every = 100
 keep_last = 1000
 """
 PATIENCE = 400
 """Seconds to wait on a machine that is busy with other things."""
-GRID = ["train.steps=300,30", "optim.lr=1e-3,2e-3"]
+GRID = ["train.steps=1200,30", "optim.lr=1e-3,2e-3"]
 """The first two points are long, the others short."""
 
 
@@ -102,35 +102,40 @@ def started(workers: ExitStack, command: list[Any]) -> subprocess.Popen[str]:
     return process
 
 
-def wait_for(path: Path, writer: subprocess.Popen[str]) -> None:
+def wait_for(path: Path, *writers: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + PATIENCE
     while not path.exists():
-        assert time.monotonic() < deadline and writer.poll() is None, f"{path} was not written"
+        assert time.monotonic() < deadline and all(writer.poll() is None for writer in writers), f"{path} was not written"
         time.sleep(0.02)
+
+
+def saved(sweep: Sweep) -> dict[Path, int]:
+    """Every checkpoint of the sweep, with the moment at which it was written."""
+    return {path: path.stat().st_mtime_ns for path in sweep.out.glob("*/checkpoints/step_*/meta.json")}
 
 
 def test_a_killed_workers_run_is_taken_over_and_resumed(postgres: str, config: Path, tmp_path: Path) -> None:
     sweep = Sweep(Grid.parse(GRID), tmp_path / "sweep", postgres)
-    first, second = (sweep.folder(point) / "checkpoints" for point in sweep.grid.points[:2])
     axes = [text for axis in GRID for text in ("--grid", axis)]
     command = [sys.executable, "-m", "bathy", "sweep", config, *axes, "--out", sweep.out, "--storage", postgres]
     command += ["--heartbeat", "1", "--grace", "3"]
 
     with ExitStack() as workers:
-        doomed = started(workers, command)
-        wait_for(first / "step_00000060" / "meta.json", doomed)
-        other = started(workers, command)
-        wait_for(second / "step_00000020" / "meta.json", other)
+        doomed, other = started(workers, command), started(workers, command)
+        for point in sweep.grid.points[:2]:  # one of them is the doomed worker's
+            wait_for(sweep.folder(point) / "checkpoints/step_00000100/meta.json", doomed, other)
         doomed.kill()
         doomed.wait()
-        done = {folder.name: (folder / "meta.json").stat().st_mtime_ns for folder in first.glob("step_*")}
-        assert "step_00000300" not in done
+        before = saved(sweep)
         printed, _ = other.communicate(timeout=PATIENCE)
 
     assert other.returncode == 0 and "4 of 4 trained" in printed and "optuna-dashboard" in printed
-    now = {folder.name: (folder / "meta.json").stat().st_mtime_ns for folder in first.glob("step_*")}
-    assert "step_00000300" in now and done.items() <= now.items()  # resumed: what was there was not made again
-    states = [trial.state.name for trial in connect(sweep).get_trials() if "skipped" not in trial.user_attrs]
+    study = connect(sweep)
+    (dead,) = [trial for trial in study.get_trials() if trial.state.name == "FAIL"]
+    its = {path: moment for path, moment in before.items() if path.parents[2].name == dead.user_attrs["folder"]}
+    assert its and its.items() <= saved(sweep).items()  # resumed: what was there was not made again
+    assert (sweep.out / dead.user_attrs["folder"] / "checkpoints/step_00001200").exists()
+    states = [trial.state.name for trial in study.get_trials() if "skipped" not in trial.user_attrs]
     assert sorted(states) == ["COMPLETE"] * 4 + ["FAIL"]
 
 
