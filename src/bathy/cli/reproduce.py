@@ -25,6 +25,7 @@ def reproduce(
     from bathy import console
     from bathy.lab import reproduce as lab
     from bathy.lab.reproduce.lab import Lab
+    from bathy.lab.reproduce.publish import publish as update
     from bathy.lab.reproduce.scale import SCALES, find_scale
 
     if show or not items:
@@ -40,7 +41,5 @@ def reproduce(
         console.out.print(f"\n{lab.find_item(name).title}: {place.out / name}", style="bold", markup=False)
         for verdict in verdicts:
             console.out.print(lab.line(verdict), markup=False)
-    if publish is not None:
-        from bathy.lab.reproduce.publish import publish as update
-
-        update(place.out, items, publish)
+        if publish is not None:
+            update(place.out, [name], publish)
