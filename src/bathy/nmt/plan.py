@@ -97,8 +97,8 @@ def make_plan(config: Config, devices: Sequence[int] = (1, 8, 64), device: str =
     seconds = config.train.steps * batch * REAL * (by_source + by_target + attention) / _speed(config, device)
     shares = []
     for number in devices:
-        tokens = min(config.train.tokens, math.ceil(batch / number))
-        accumulate = math.ceil(batch / number / tokens)
+        accumulate = math.ceil(batch / number / config.train.tokens)
+        tokens = math.ceil(batch / number / accumulate)
         activations = activation_bytes(config, tokens)
         for parallel in ["ddp"] if number == 1 else ["ddp", "fsdp"]:
             states = state_bytes(config, parameters, number if parallel == "fsdp" else 1, largest)
