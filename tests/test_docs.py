@@ -19,7 +19,9 @@ def blocks(page: str) -> str:
     return "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.S))
 
 
-@pytest.mark.parametrize("pages", [["docs/schemes.md"], ["docs/own_model.md"], ["docs/admin.md", "docs/folding.md"]])
+@pytest.mark.parametrize(
+    "pages", [["docs/schemes.md"], ["docs/own_model.md"], ["docs/clinic.md"], ["docs/admin.md", "docs/folding.md"]]
+)
 def test_the_python_in_the_docs_runs(pages: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     exec("\n".join(map(blocks, pages)), {})

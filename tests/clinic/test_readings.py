@@ -8,7 +8,7 @@ from bathy.errors import DataError
 
 ROWS = [
     Reading("beta", 0.5, "dependency", model="a", site="encoder.layers.0.ffn", stack="encoder", layer=1, index=2, j=0),
-    Reading("loss", math.nan, step=3, model="ü<b>"),
+    Reading("loss", math.nan, step=3, model="ü<b>\u2028"),
     Reading("loss", 2.0, step=4, seed=1),
 ]
 

@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "translate": "bathy.cli.translate",
     "score": "bathy.cli.score",
     "export": "bathy.cli.export",
+    "clinic": "bathy.cli.clinic",
     "sweep": "bathy.cli.sweep",
     "reproduce": "bathy.cli.reproduce",
     "bench": "bathy.cli.bench",

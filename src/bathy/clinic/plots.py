@@ -197,7 +197,9 @@ def _figure(rows: Rows, title: str, draw: Callable[[Any], Any], height: int = 18
         return None
     alt = require("altair", "clinic")
     panels = list(dict.fromkeys(row["panel"] for row in rows))
-    facet = alt.Facet("panel:N", title=None, sort=panels, header=alt.Header(labelFontSize=12, labelLimit=300))
+    rows = [row | {"order": panels.index(row["panel"])} for row in rows]  # a field: names have no place in Vega expressions
+    order = alt.EncodingSortField("order", op="min")
+    facet = alt.Facet("panel:N", title=None, sort=order, header=alt.Header(labelFontSize=12, labelLimit=300))
     chart = alt.layer(draw(alt), data=alt.Data(values=rows)).properties(width=300, height=height).facet(facet, columns=2)
     return chart.resolve_scale(x="independent", y="shared" if shared else "independent").properties(title=title)
 

@@ -75,7 +75,7 @@ def read(path: Path) -> tuple[list[Reading], dict[str, Any]]:
     readings: list[Reading] = []
     origin: dict[str, Any] = {}
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")  # not splitlines: a name may hold U+2028
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read as readings: {error}") from error
     for number, line in enumerate(lines, 1):

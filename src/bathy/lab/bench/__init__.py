@@ -14,6 +14,7 @@ from types import ModuleType
 
 BENCHES: dict[str, str] = {
     "admin": "bathy.lab.bench.admin",
+    "diagnosis": "bathy.lab.bench.diagnosis",
     "monitor": "bathy.lab.bench.monitor",
     "sites": "bathy.lab.bench.sites",
     "prepare": "bathy.lab.bench.prepare",

@@ -17,8 +17,8 @@ from bathy.lab.bench import interleaved, ratio
 from bathy.lab.bench.copying import Trial, inputs, objective, sentences, train
 
 PAIRS: list[tuple[Trial, Trial]] = [
-    (Trial("post_ln", "post_ln", (12, 12)), Trial("admin", "admin", (12, 12))),
-    (Trial("post_ln", "pre_ln", (12, 12)), Trial("pre_ln", "pre_ln", (12, 12))),
+    (Trial("post_ln", "post_ln", (10, 10)), Trial("admin", "admin", (10, 10))),
+    (Trial("post_ln", "pre_ln", (14, 4)), Trial("pre_ln", "pre_ln", (14, 4))),
     (Trial("admin", "admin", (8, 8), lr=1e-2, seed=1), Trial("admin", "admin", (8, 8), seed=1)),
     (Trial("pre_ln", "pre_ln", (8, 8), lr=3e-2, seed=1), Trial("pre_ln", "pre_ln", (8, 8), seed=1)),
     (Trial("post_ln", "post_ln", (0, 24)), Trial("admin", "admin", (0, 24))),
@@ -32,7 +32,7 @@ SPAN = 10
 
 def run(data: Path | None, quick: bool) -> dict[str, Any]:
     """Cost at k = 50, then the warnings of every run."""
-    cost = _cost(rounds=3 if quick else 9)
+    cost = _cost(rounds=2 if quick else 5)
     steps = 120 if quick else 200
     rows: list[tuple[Any, ...]] = []
     for bad, good in console.track(PAIRS[:2] if quick else PAIRS, "runs that fail and their twins"):
@@ -60,7 +60,7 @@ def _first(monitor: bathy.Monitor) -> int | str:
 
 def _cost(rounds: int, every: int = 50) -> dict[str, float]:
     """Seconds of 50 updates with and without the monitor, interleaved; one of the 50 is sampled, as in a long run."""
-    trial = Trial("admin", "admin", (6, 6), width=128)
+    trial = Trial("admin", "admin", (4, 4), width=128)
     model = trial.model()
     optimizer = torch.optim.Adam(model.parameters(), 1e-4)
     batches = sentences(0, rows=32, length=24)

@@ -1,0 +1,86 @@
+"""The callbacks leave training as it was and give the monitor's readings."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+from bathy.clinic import callbacks
+from bathy.clinic.readings import read, select
+
+SOURCE = torch.randint(4, 50, (24, 7), generator=torch.Generator().manual_seed(1))
+
+
+def lightning_losses(*extra: Any) -> list[float]:
+    lightning = pytest.importorskip("lightning")
+
+    class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = tiny.model("post_ln", dropout=0.1)
+            self.losses: list[float] = []
+
+        def training_step(self, batch: Any, index: int) -> torch.Tensor:
+            loss = F.cross_entropy(self.model(batch[0], batch[0]).flatten(0, 1), batch[0].flatten())
+            self.losses.append(loss.item())
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.Adam(self.parameters(), 1e-2)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(0)
+        module = Module()
+        trainer = lightning.Trainer(
+            max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+            enable_model_summary=False, accumulate_grad_batches=2, callbacks=list(extra),
+        )  # fmt: skip
+        trainer.fit(module, DataLoader(TensorDataset(SOURCE), batch_size=4))
+    return module.losses
+
+
+def test_lightning_trains_the_same_with_the_callback(tmp_path: Path) -> None:
+    callback = callbacks.lightning(tmp_path / "readings.jsonl", every=2)
+    assert lightning_losses() == lightning_losses(callback)
+    rows, _ = read(tmp_path / "readings.jsonl")
+    assert [row.step for row in select(rows, "loss")] == [1, 2] and select(rows, "weight_update")
+
+
+def trainer_weights(folder: Path, *extra: Any) -> list[torch.Tensor]:
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+
+    class Wrapped(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = tiny.model("post_ln", dropout=0.1)
+
+        def forward(self, source: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+            logits = self.model(source, labels)
+            return {"loss": F.cross_entropy(logits.flatten(0, 1), labels.flatten()), "logits": logits}
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(0)
+        model = Wrapped()
+        arguments = transformers.TrainingArguments(
+            output_dir=str(folder), max_steps=5, per_device_train_batch_size=4, learning_rate=1e-2, use_cpu=True,
+            report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True, seed=3,
+        )  # fmt: skip
+        data = [{"source": row, "labels": row} for row in SOURCE]
+        transformers.Trainer(model, arguments, train_dataset=data, callbacks=list(extra)).train()
+    return list(model.parameters())
+
+
+def test_the_hugging_face_trainer_trains_the_same_with_the_callback(tmp_path: Path) -> None:
+    callback = callbacks.trainer(tmp_path / "readings.jsonl", every=2)
+    plain, watched = trainer_weights(tmp_path), trainer_weights(tmp_path, callback)
+    assert all(torch.equal(a, b) for a, b in zip(plain, watched, strict=True))
+    rows, _ = read(tmp_path / "readings.jsonl")
+    assert sorted({row.step for row in rows}) == [1, 2, 4] and select(rows, "weight_gradient")
