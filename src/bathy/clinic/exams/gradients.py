@@ -41,7 +41,9 @@ def gradients(subject: Subject) -> list[Reading]:
         result.append(subject.reading("gradients", "gradient", norm, site, index=index, kind=kind))
         scaled = variances[site, index] / subject.loss_scale**2
         result.append(subject.reading("gradients", "gradient_variance", scaled, site, index=index, kind=kind))
-    return result + matrix_gradients(subject)
+    result += matrix_gradients(subject)
+    subject.model.zero_grad(set_to_none=True)  # the block gives the old ones back; later exams need the memory
+    return result
 
 
 def matrix_gradients(subject: Subject) -> list[Reading]:
