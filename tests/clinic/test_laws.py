@@ -51,7 +51,7 @@ def test_gradients_vanish_in_post_ln_decoders_only_and_across_encoder_attention(
 
 
 def test_output_change_is_linear_in_depth_for_post_ln_and_logarithmic_for_pre_ln() -> None:
-    """Figure 4 at a size for tests; `bathy bench stability` does it at the paper's."""
+    """Figure 4 at a size for tests; `bathy reproduce figure-4` does it at the paper's."""
     batch, rows = tokens(8, 24), []
     for scheme in ("post_ln", "pre_ln"):
         exams = [activations, partial(random_change, draws=1)]
@@ -89,7 +89,7 @@ def test_c_is_the_inputs_variance_by_what_a_layer_adds() -> None:
 
 def test_theorem_2_finds_its_constant() -> None:
     flat = Fit(0, 0, 0)
-    found = [Growth(n, "", "", [1, 2], [0.3 * b for b in beta], beta, 1, flat, flat, flat, 1) for n, beta in
+    found = [Growth(n, "", 0, "", [1, 2], [0.3 * b for b in beta], beta, 1, flat, flat, flat, 1) for n, beta in
              (("a", [1.0, 2.0]), ("b", [0.5, 0.7]))]  # fmt: skip
     law = theorem_2(found)
     assert law.c == pytest.approx(0.3) and law.r2 == pytest.approx(1) and law.own == pytest.approx({"a": 0.3, "b": 0.3})

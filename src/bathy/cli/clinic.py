@@ -20,7 +20,9 @@ def clinic(
     checkpoints: Annotated[int, typer.Option(help="Checkpoints of each run, evenly spaced, the last among them.")] = 1,
     tokens: Annotated[int, typer.Option(help="Real tokens of the batch that are used at most.")] = 2048,
     exams: Annotated[str, typer.Option(help="Exams to run, with commas between; all when empty.")] = "",
-    lr: Annotated[float | None, typer.Option(help="Learning rate of the next update, for its output change.")] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="Learning rate of the step whose output change is measured; else 1e-5.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for readings and report; else RUN/clinic, or clinic.")] = None,
 ) -> None:
     """Examine checkpoints of runs, or any model: findings, figures and readings as one page.

@@ -73,7 +73,7 @@ def examine(
 
     `loss(output, batch)` is the training objective; without it our models' is cross-entropy of the next token, another model's
     its output's own `loss`, else a seeded random projection of the output. `origin` says which.
-    `lr` is the learning rate of the next update: with it, the clinic can say whether that is too high. Under
+    `lr` is the learning rate of the step whose output change is measured, else 1e-5. Under
     `torch.autocast` the exams run in that precision, and `loss_scale` is the factor on the loss.
     """
     chosen = {exam: find_exam(exam) for exam in exams}

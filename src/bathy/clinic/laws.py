@@ -19,6 +19,7 @@ class Growth:
 
     model: str
     stack: str
+    step: int
     quantity: str
     depths: list[int]
     changes: list[float]
@@ -43,25 +44,24 @@ class Growth:
 
 
 def growths(readings: Sequence[Reading], quantity: str = "output_change") -> list[Growth]:
-    """The growth of every model and stack that was read at three depths or more."""
+    """The growth of every model, stack and step that was read at three depths or more."""
     result = []
-    for (model, stack), rows in groups(select(readings, quantity), "model", "stack"):
+    for (model, stack, step), rows in groups(select(readings, quantity), "model", "stack", "step"):
         change = mean_over(rows, "layer")
         depths = sorted(depth for (depth,) in change)
-        here = select(readings, model=model, stack=stack)
+        here = select(readings, model=model, stack=stack, step=step)
         shares = mean_over(select(here, "branch_share"), "layer", "index")
         if len(depths) < 3 or not shares:
             continue
         beta2 = list(accumulate(sum(share for (layer, _), share in shares.items() if layer == depth) for depth in depths))
-        result.append(_growth(model, stack, quantity, depths, [change[depth,] for depth in depths], beta2, offset(here)))
+        changes = [change[depth,] for depth in depths]
+        result.append(_growth((model, stack, step, quantity), depths, changes, beta2, offset(here)))
     return result
 
 
-def _growth(
-    model: str, stack: str, quantity: str, depths: list[int], changes: list[float], beta2: list[float], c: float
-) -> Growth:
+def _growth(where: tuple[str, str, int, str], depths: list[int], changes: list[float], beta2: list[float], c: float) -> Growth:
     linear, log, plain = (fit(x, changes) for x in (depths, [math.log(n + c) for n in depths], [math.log(n) for n in depths]))
-    return Growth(model, stack, quantity, depths, changes, beta2, c, linear, log, plain, log_log_slope(depths, changes))
+    return Growth(*where, depths, changes, beta2, c, linear, log, plain, log_log_slope(depths, changes))
 
 
 def offset(readings: Sequence[Reading]) -> float:
@@ -86,7 +86,11 @@ def theorem_2(found: Sequence[Growth]) -> Regression:
     """Regress the output change on the measured Σβ²_ii, through the origin."""
     x, y = [b for growth in found for b in growth.beta2], [d for growth in found for d in growth.changes]
     together = fit(x, y, through_origin=True)
-    own = {growth.model: fit(growth.beta2, growth.changes, through_origin=True).slope for growth in found}
+    steps = len({growth.step for growth in found}) > 1
+    own = {
+        f"{growth.model} update {growth.step}" if steps else growth.model: fit(growth.beta2, growth.changes, True).slope
+        for growth in found
+    }
     return Regression(together.slope, together.r2, own)
 
 
@@ -96,6 +100,7 @@ class Backward:
 
     model: str
     stack: str
+    step: int
     seeds: int
     ratios: list[float]
     """Geometric mean over seeds of Var[Δx_{i-1}] / Var[Δx_i], for i = 1, 2, …"""
@@ -118,7 +123,7 @@ class Backward:
 def theorem_1(readings: Sequence[Reading]) -> list[Backward]:
     """The gradient's way down every stack, over the seeds in the rows."""
     result = []
-    for (model, stack), rows in groups(select(readings, "gradient_variance"), "model", "stack"):
+    for (model, stack, step), rows in groups(select(readings, "gradient_variance"), "model", "stack", "step"):
         logs: dict[int, list[float]] = {}
         kinds = {row.index: row.kind for row in rows}
         for _, own in groups(rows, "seed"):
@@ -128,7 +133,8 @@ def theorem_1(readings: Sequence[Reading]) -> list[Backward]:
                     logs.setdefault(index, []).append(math.log(down[index - 1] / down[index]))
         if logs:
             ratios, errors = [math.exp(statistics.fmean(v)) for v in logs.values()], [_error(v) for v in logs.values()]
-            result.append(Backward(model, stack, len({row.seed for row in rows}), ratios, errors, [kinds[i] for i in logs]))
+            seeds = len({row.seed for row in rows})
+            result.append(Backward(model, stack, step, seeds, ratios, errors, [kinds[i] for i in logs]))
     return result
 
 

@@ -67,7 +67,7 @@ def output_change(readings: Sequence[Reading]) -> altair.Chart | None:
     rows: Rows = []
     for quantity, label in (("output_change", "random perturbation"), ("step_change", "one step of Adam")):
         for found in growths(readings, quantity):
-            name = f"{found.model} · {found.stack}"
+            name = panel(found.model, found.stack, found.step)
             straight = found.linear.r2 >= found.log.r2
             fit = found.linear if straight else found.log
             law = f"{'linear in N' if straight else 'log(N + c)'}, R² {fit.r2:.3f}"
@@ -92,7 +92,7 @@ def output_change(readings: Sequence[Reading]) -> altair.Chart | None:
 def dependency(readings: Sequence[Reading]) -> altair.Chart | None:
     """Figures 7 and 8: β_ij, how much of sub-layer i's output comes from branch j (0 is the stack's input)."""
     rows: Rows = []
-    for (model, stack, step), own in groups(_last_steps(readings, "beta"), "model", "stack", "step"):
+    for (model, stack, step), own in groups(select(readings, "beta"), "model", "stack", "step"):
         stride = math.ceil(max(row.index for row in own) / MOST_CELLS)
         rows += [
             {"panel": panel(model, stack, step), "i": row.index, "j": row.j, "beta": round(row.value, 4)}

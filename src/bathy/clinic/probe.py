@@ -62,7 +62,7 @@ class Subject(Labelled):
     masks: dict[str, Tensor]
     loss: Loss
     lr: float | None = None
-    """Learning rate of the next update, where it is known."""
+    """Learning rate of the step whose output change is measured; 1e-5 where none is given."""
     loss_scale: float = 1.0
     seed: int = 0
 

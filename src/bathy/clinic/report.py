@@ -10,7 +10,7 @@ from typing import Any
 
 from bathy.clinic.findings import SEVERITIES, Finding
 from bathy.clinic.laws import growths, theorem_1, theorem_2
-from bathy.clinic.plots import FIGURES
+from bathy.clinic.plots import FIGURES, panel
 from bathy.clinic.readings import COLUMNS, Reading, select
 from bathy.errors import require
 from bathy.files import write_text
@@ -59,14 +59,14 @@ def laws(readings: Sequence[Reading]) -> list[tuple[str, str]]:
     for growth in found:
         text = f"linear in N: R² {growth.linear.r2:.3f}; in log(N + {growth.c:.2f}): R² {growth.log.r2:.3f}"
         text += f"; grows as N^{growth.slope:.2f}" + ("; saturated: perturb less" if growth.saturated else "")
-        lines.append((f"Output change, {growth.model} {growth.stack}", text))
-    if found:
-        law = theorem_2(found)
+        lines.append((f"Output change, {panel(growth.model, growth.stack, growth.step)}", text))
+    for stack in dict.fromkeys(growth.stack for growth in found):
+        law = theorem_2([growth for growth in found if growth.stack == stack])
         own = ", ".join(f"{name} {c:.3g}" for name, c in law.own.items())
-        lines.append(("Theorem 2, change = C · Σβ²", f"C {law.c:.3g}, R² {law.r2:.3f}; each model's own C: {own}"))
+        lines.append((f"Theorem 2, change = C · Σβ², {stack}", f"C {law.c:.3g}, R² {law.r2:.3f}; each model's own C: {own}"))
     for down in theorem_1(readings):
         text = f"geometric mean {down.mean:.3f}, {len(down.ratios)} sub-layers, {down.seeds} seed(s); holds at {down.holds:.0%}"
-        lines.append((f"Var[Δx_(i−1)] / Var[Δx_i], {down.model} {down.stack}", text))
+        lines.append((f"Var[Δx_(i−1)] / Var[Δx_i], {panel(down.model, down.stack, down.step)}", text))
     return lines
 
 
