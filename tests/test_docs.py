@@ -1,6 +1,9 @@
 """The docs say what the code does."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,3 +44,22 @@ def test_the_scheme_of_contributing_works() -> None:
         assert tiny.model("half")(*tiny.batch(tiny.model("half"))).isfinite().all()
     finally:
         SCHEMES.pop("half", None)
+
+
+def test_the_documentation_builds_strictly(tmp_path: Path) -> None:
+    """No broken link, no page that the navigation forgets, no name that the API reference cannot find."""
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    quiet = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    result = subprocess.run(build, cwd=ROOT, env=quiet, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").glob("*.md")}
+    listed = set(re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M))
+    assert pages == listed
+
+
+def test_the_tree_in_the_readme_is_the_tree() -> None:
+    tree = re.search(r"    src/bathy/\n(.*?)    configs/", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
+    assert tree
+    listed = {name.rstrip("/") for name in re.findall(r"^      (\S+)", tree[1], re.M)}
+    found = {path.name for path in (ROOT / "src/bathy").iterdir() if not path.name.startswith(("_", "py.typed"))}
+    assert listed == found
