@@ -27,4 +27,5 @@ def test_what_is_missing_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(module.EXTRAS, "sweep", (["no_such_package"], "sweep"))
     result = CliRunner().invoke(app, ["doctor", "--strict"], env={"COLUMNS": "200"})
     assert result.exit_code == 1
-    assert "no no_such_package: pip install 'bathy[sweep]'" in result.output
+    assert "no_such_package" in result.output
+    assert "bathy[sweep]" in result.output
