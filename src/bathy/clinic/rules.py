@@ -90,11 +90,11 @@ def amplification(rows: Sequence[Reading]) -> Finding | None:
     if change:
         depth = max(layer for name, layer in change if name == stack)
         moved = change[stack, depth] / DELTA**2
-        if moved < CHANGE:
-            return None
-        evidence.append(
-            Evidence("output change / δ²", moved, f"stable stacks stay below {CHANGE:.0f}", f"{stack} layer {depth}")
-        )
+        if moved >= CHANGE:
+            reference = f"stable stacks stay below {CHANGE:.0f}"
+            evidence.append(Evidence("output change / δ²", moved, reference, f"{stack} layer {depth}"))
+        elif shares[0].step > 0:
+            return None  # training has calmed it; before training Σβ² alone decides
     elif min(row.step for row in shares) > 1:
         return None  # β² may grow in training: only the start, or a measured change, counts
     if not total > AMPLIFICATION:
