@@ -3,13 +3,13 @@
 from copy import deepcopy
 
 import pytest
+import tiny
 import torch
 from torch import nn
 
 from bathy.errors import CheckpointError
 from bathy.nmt.config import OptimConfig
 from bathy.nmt.optim import gradient_norm, load_optimizer_state_, make_optimizer, optimizer_state
-from tests import tiny
 
 
 @pytest.mark.parametrize("name", ["radam", "adamw", "adam", "sgd"])

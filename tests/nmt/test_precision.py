@@ -1,6 +1,7 @@
 """float16's rules, and where an overflow began."""
 
 import pytest
+import tiny
 import torch
 
 from bathy.errors import TrainingError
@@ -8,7 +9,6 @@ from bathy.nmt.objective import Objective
 from bathy.nmt.overflow import first_overflow
 from bathy.nmt.precision import FLOOR, GROW_AFTER, MOST_OVERFLOWS, Precision
 from bathy.nmt.world import CPU
-from tests import tiny
 
 
 def test_the_scale_doubles_halves_and_gives_up_as_the_recipe_says() -> None:

@@ -160,7 +160,9 @@ def test_broken_folders_and_text_are_one_line(
 @pytest.mark.slow
 def test_ctrl_c_leaves_what_was_finished(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.en"
-    code = f"from bathy.cli import main; main(['translate', {str(run)!r}, '--output', {str(out)!r}, '--batch', '1'])"
+    # A shell gives its background jobs an ignored SIGINT; a user's terminal does not.
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code += f"from bathy.cli import main; main(['translate', {str(run)!r}, '--output', {str(out)!r}, '--batch', '1'])"
     child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
     assert child.stdin
     child.stdin.write(b"Der Hund.\n" * 16)

@@ -16,7 +16,6 @@ import torch
 from bathy.nmt.checkpoint import checkpoints, newest, read_weights
 from bathy.nmt.config import read_config, to_toml
 from bathy.nmt.log import read_log
-from tests.nmt.conftest import toy_data, toy_raw  # noqa: F401, fixtures
 
 pytestmark = pytest.mark.slow
 TINY: dict[str, Any] = {
@@ -59,7 +58,7 @@ def final_weights(run: Path) -> dict[str, torch.Tensor]:
     return read_weights(folder)
 
 
-def test_two_ranks_are_one_rank_with_twice_the_accumulation(toy_data: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_two_ranks_are_one_rank_with_twice_the_accumulation(toy_data: Path, tmp_path: Path) -> None:
     # 260 tokens cut the corpus into an even number of batches: two ranks then see the batches that one rank sees.
     for precision, steps, tolerance in (("float64", 20, 1e-9), ("float32", 2, 1e-6)):
         changes = {"train.precision": precision, "train.steps": steps}
@@ -73,7 +72,7 @@ def test_two_ranks_are_one_rank_with_twice_the_accumulation(toy_data: Path, tmp_
                 assert both == pytest.approx(alone, rel=0, abs=tolerance)
 
 
-def test_killed_at_random_moments_a_run_ends_as_if_undisturbed(toy_data: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_killed_at_random_moments_a_run_ends_as_if_undisturbed(toy_data: Path, tmp_path: Path) -> None:
     changes = {"train.precision": "float16", "data.bpe_dropout": 0.1, "model.dropout": 0.2, "train.accumulate": 2}
     config = write_config(tmp_path, toy_data, **changes, **{"train.steps": 30, "train.save_every": 1, "train.keep_last": 3})
     whole = trained(config, tmp_path / "whole")
@@ -94,7 +93,7 @@ def test_killed_at_random_moments_a_run_ends_as_if_undisturbed(toy_data: Path, t
     assert not list((hurt / "checkpoints").glob(".*"))
 
 
-def test_a_signal_saves_and_leaves_in_order(toy_data: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_signal_saves_and_leaves_in_order(toy_data: Path, tmp_path: Path) -> None:
     config, run = write_config(tmp_path, toy_data, **{"train.steps": 100_000}), tmp_path / "run"
     process = subprocess.Popen(command(config, run), stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
     while process.poll() is None and not losses(run):
@@ -106,7 +105,7 @@ def test_a_signal_saves_and_leaves_in_order(toy_data: Path, tmp_path: Path) -> N
     assert checkpoints(run)[-1][0] == len(losses(run))
 
 
-def test_a_lost_rank_is_replaced_and_the_weights_are_those_of_a_restart(toy_data: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_lost_rank_is_replaced_and_the_weights_are_those_of_a_restart(toy_data: Path, tmp_path: Path) -> None:
     config = write_config(tmp_path, toy_data, **{"train.steps": 40, "train.save_every": 10, "model.dropout": 0.1})
     run = tmp_path / "run"
     process = subprocess.Popen(command(config, run, 2, 2), stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)

@@ -51,6 +51,10 @@ class Sweep:
         return self.out / folder_name(point)
 
 
+RETRY_AFTER = (0.2, 1.0)
+"""Seconds: workers that start together on an empty database make its tables at the same moment, and one of them fails."""
+
+
 def connect(sweep: Sweep) -> Study:
     """The sweep's study, made if it is not there."""
     optuna = require("optuna", "sweep")
@@ -58,15 +62,19 @@ def connect(sweep: Sweep) -> Study:
     sweep.out.mkdir(parents=True, exist_ok=True)
     url = sweep.url.replace("postgresql://", "postgresql+psycopg://")
     engine = {} if url.startswith("sqlite") else {"pool_pre_ping": True}
-    try:
-        with _quiet():
-            storage = optuna.storages.RDBStorage(
-                url, engine_kwargs=engine, heartbeat_interval=sweep.heartbeat, grace_period=sweep.grace
-            )
-            return optuna.create_study(storage=storage, study_name=sweep.name, load_if_exists=True)
-    except _database_errors() as error:
-        line = str(error).splitlines()[0]
-        raise ConfigError(f"the sweep's storage {shown(sweep.url)} cannot be used: {line}") from error
+    for wait in (*RETRY_AFTER, None):
+        try:
+            with _quiet():
+                storage = optuna.storages.RDBStorage(
+                    url, engine_kwargs=engine, heartbeat_interval=sweep.heartbeat, grace_period=sweep.grace
+                )
+                return optuna.create_study(storage=storage, study_name=sweep.name, load_if_exists=True)
+        except _database_errors() as error:
+            if wait is None:
+                line = str(error).splitlines()[0]
+                raise ConfigError(f"the sweep's storage {shown(sweep.url)} cannot be used: {line}") from error
+            time.sleep(wait)
+    raise AssertionError("the last try returns or raises")
 
 
 def work(sweep: Sweep, run: Runner, poll: float = 1.0) -> None:
