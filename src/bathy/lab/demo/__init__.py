@@ -156,7 +156,14 @@ def exported(story: Story, run: Path, out: Path) -> None:
     for target, label in EXPORTS.items():
         if not (out / target).exists():
             measure, found = export(run, target, out / target, decode_settings(run))
-            story.exports += [(label, f"{measure}: {comparison}") for comparison in found]
+            story.exports += [
+                (
+                    label,
+                    f"beam {one.beam}: {one.identical} of {one.sentences} translations identical, {one.ties} ties, "
+                    f"{one.cut} cut off at the longest length; largest difference of {measure} {one.distance:.1e}",
+                )
+                for one in found
+            ]
     for label, text in story.exports:
         console.out.print(f"  {label}: {text}")
 
