@@ -20,9 +20,14 @@ def naive(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, heads: int) -> Tensor:
     return result
 
 
+NEVER = 1e-6
+"""A rate that goes dropout's way and rounds to 0."""
+
+
+@pytest.mark.parametrize("rate", [0.0, NEVER])
 @pytest.mark.parametrize("causal", [False, True])
-def test_self_attention_is_its_definition(causal: bool) -> None:
-    attention = SelfAttention(16, 2, 0.0, 0.0, causal).double()
+def test_self_attention_is_its_definition(causal: bool, rate: float) -> None:
+    attention = SelfAttention(16, 2, 0.0, rate, causal).double()
     x, real = torch.randn(3, 5, 16).double(), tiny.sentences(3, 5).ne(0)
     q, k, v = (x @ attention.qkv.weight[part].T for part in (slice(0, 16), slice(16, 32), slice(32, 48)))
     seen = torch.ones(3, 5, 5, dtype=torch.bool).tril() if causal else real[:, None, :].expand(3, 5, 5)
@@ -31,12 +36,22 @@ def test_self_attention_is_its_definition(causal: bool) -> None:
     torch.testing.assert_close(attention(x, mask), expected)
 
 
-def test_encoder_attention_is_its_definition() -> None:
-    attention = EncoderAttention(16, 2, 0.0, 0.0).double()
+@pytest.mark.parametrize("rate", [0.0, NEVER])
+def test_encoder_attention_is_its_definition(rate: float) -> None:
+    attention = EncoderAttention(16, 2, 0.0, rate).double()
     x, memory, real = torch.randn(3, 5, 16).double(), torch.randn(3, 4, 16).double(), tiny.sentences(3, 4).ne(0)
     k, v = memory @ attention.kv.weight[:16].T, memory @ attention.kv.weight[16:].T
     expected = naive(x @ attention.q.weight.T, k, v, real[:, None, :].expand(3, 5, 4), 2) @ attention.out.weight.T
     torch.testing.assert_close(attention(x, memory, real[:, None, None, :]), expected)
+
+
+def test_dropout_on_attention_keeps_the_mean() -> None:
+    attention = SelfAttention(16, 2, 0.0, 0.3, causal=True)
+    x = torch.randn(1, 5, 16)
+    draws = torch.stack([attention(x) for _ in range(3000)])
+    deviation = draws.std(0) / 3000**0.5
+    assert draws.std(0).min() > 0
+    assert ((draws.mean(0) - attention.eval()(x)).abs() < 5 * deviation).all()
 
 
 @pytest.mark.parametrize("pieces", [[1] * 7, [3, 1, 3]])

@@ -88,7 +88,7 @@ def test_dropout_stands_in_all_four_places() -> None:
     layer = model.encoder.layers[0]
     rates = [model.dropout.p, layer.self_attention.f.dropout.p, layer.ffn.f.dropout.p]
     assert rates == [0.25] * 3
-    assert (layer.self_attention.f.attention_dropout, layer.ffn.f.activation_dropout.p) == (0.5, 0.75)
+    assert (layer.self_attention.f.attention_dropout.p, layer.ffn.f.activation_dropout.p) == (0.5, 0.75)
 
 
 @pytest.mark.parametrize("depths", tiny.ARCHITECTURES.values())

@@ -130,7 +130,8 @@ class Attention(Branch):
 
     def __init__(self, width: int, heads: int, dropout: float, attention_dropout: float) -> None:
         super().__init__()
-        self.heads, self.attention_dropout, self.inner_width = heads, attention_dropout, width
+        self.heads, self.inner_width = heads, width
+        self.attention_dropout = Dropout(attention_dropout)
         self.inner: nn.Module = nn.Identity()
         self.out = nn.Linear(width, width)
         self.dropout = Dropout(dropout)
@@ -142,9 +143,21 @@ class Attention(Branch):
 
     def attend(self, q_bhqd: Tensor, k_bhkd: Tensor, v_bhkd: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
         """The attended values, through the output matrix and its dropout."""
-        chance = self.attention_dropout if self.training else 0.0
-        values = F.scaled_dot_product_attention(q_bhqd, k_bhkd, v_bhkd, mask, chance, causal)
+        chance = self.attention_dropout.p if self.training else 0.0
+        if chance and q_bhqd.device.type == "cpu" and not torch.compiler.is_compiling():
+            values = self._dropping(q_bhqd, k_bhkd, v_bhkd, mask, causal)
+        else:
+            values = F.scaled_dot_product_attention(q_bhqd, k_bhkd, v_bhkd, mask, chance, causal)
         return self.dropout(self.out(self.inner(values.transpose(1, 2).flatten(2))))
+
+    def _dropping(self, q_bhqd: Tensor, k_bhkd: Tensor, v_bhkd: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+        """The attended values with dropout on the probabilities: on a CPU torch's own takes half as long again."""
+        if causal:
+            mask = torch.ones(q_bhqd.shape[2], k_bhkd.shape[2], dtype=torch.bool).tril()
+        scores_bhqk = (q_bhqd * q_bhqd.shape[3] ** -0.5) @ k_bhkd.mT
+        if mask is not None:
+            scores_bhqk += torch.zeros(mask.shape, dtype=scores_bhqk.dtype).masked_fill_(~mask, -torch.inf)
+        return self.attention_dropout(scores_bhqk.softmax(-1)) @ v_bhkd
 
 
 class SelfAttention(Attention):

@@ -54,3 +54,26 @@ def test_the_gradients_norm_is_over_all_parameters() -> None:
         parameter.grad = torch.full_like(parameter, 2.0)
     count = sum(parameter.numel() for parameter in model.parameters())
     assert gradient_norm(model.parameters()).item() == pytest.approx(2 * count**0.5)
+
+
+def test_the_fused_steps_of_radam_are_torchs() -> None:
+    ours, theirs = tiny.model("admin"), tiny.model("admin")
+    theirs.load_state_dict(ours.state_dict())
+    one = make_optimizer(ours, OptimConfig(lr=1e-2, weight_decay=0.1))
+    groups = [
+        {"params": [p for p in theirs.parameters() if (p.dim() > 1) == decayed], "weight_decay": 0.1 * decayed}
+        for decayed in (True, False)
+    ]
+    two = torch.optim.RAdam(groups, 1e-2, (0.9, 0.98), decoupled_weight_decay=True)
+    before = [parameter.detach().clone() for parameter in ours.parameters()]
+    for _ in range(12):
+        for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+            a.grad = torch.randn_like(a)
+            b.grad = a.grad.clone()
+        one.step()
+        two.step()
+    moved = [(a - b).abs().max().item() for a, b in zip(ours.parameters(), before, strict=True)]
+    apart = [(a - b).abs().max().item() for a, b in zip(ours.parameters(), theirs.parameters(), strict=True)]
+    assert min(moved) > 1e-3
+    assert max(apart) < 1e-6
+    assert {int(row["step"]) for optimizer in (one, two) for row in optimizer.state.values()} == {12}

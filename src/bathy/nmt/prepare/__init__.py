@@ -14,7 +14,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +95,7 @@ class Preparation:
         keys = {split: path.name for split, path in ids.items()}
         if (old := self.current()) and old["keys"] == keys:
             return old
-        for pair in pairs:
-            self.tokenise(pair, texts[pair.split])
+        self.tokenise(pairs, texts)
         accounts = {pair.split: clean.accounts(texts[pair.split], pair) for pair in pairs}
         kept = {split: [account.counts[clean.KEPT] for account in rows] for split, rows in accounts.items()}
         if not sum(kept["train"]):
@@ -106,8 +105,7 @@ class Preparation:
         if self.config.deduplicate:
             mark_repeated(texts["train"], kept["train"])
         self.learn(texts["train"], kept["train"], accounts["train"], learnt)
-        for pair in pairs:
-            self.number(pair, texts[pair.split], kept[pair.split], learnt, ids[pair.split])
+        self.number(texts, kept, learnt, ids)
         manifest = self.finish(pairs, texts, kept, learnt, ids, keys)
         self.tidy({*texts.values(), *ids.values(), learnt})
         return manifest
@@ -138,10 +136,11 @@ class Preparation:
     def encode_key(self, split: str, text: str, learnt: str) -> str:
         return key("ids", split, text, learnt, chosen(self.config, ENCODE_KEYS))
 
-    def tokenise(self, pair: Pair, folder: Path) -> None:
+    def tokenise(self, pairs: list[Pair], folders: dict[str, Path]) -> None:
         """Stage 1: tokenise and clean what is not done yet."""
-        with progress(f"tokenising {pair.split}", pair.lines) as advance:
-            for lines in self.pool.map(clean.clean_shard, clean.jobs(self.config, pair, folder)):
+        work = chain.from_iterable(clean.jobs(self.config, pair, folders[pair.split]) for pair in pairs)
+        with progress("tokenising", sum(pair.lines for pair in pairs)) as advance:
+            for lines in self.pool.map(clean.clean_shard, work):
                 advance(lines)
 
     def places(self, text: Path, kept: list[int]) -> tuple[list[int], list[int], npt.NDArray[np.bool_] | None]:
@@ -190,17 +189,19 @@ class Preparation:
         counts = Counter(char for lines in self.lines(text, kept, side) for line in lines for char in line if char != " ")
         return set(sorted(counts, key=lambda char: (-counts[char], char))[: self.config.characters])
 
-    def number(self, pair: Pair, text: Path, kept: list[int], codec: Path, folder: Path) -> None:
+    def number(self, texts: dict[str, Path], kept: dict[str, list[int]], codec: Path, folders: dict[str, Path]) -> None:
         """Stage 3: words to ids, for the shards that are not done yet."""
-        starts, firsts, _ = self.places(text, kept)
-        work = (
-            encode.Job(self.config, pair.split, text, folder, codec, number, firsts[number], starts[number], count)
-            for number, count in enumerate(kept)
-            if not clean.finished(folder, number)
-        )
-        with progress(f"encoding {pair.split}", sum(kept)) as advance:
+        work = chain.from_iterable(self.unnumbered(split, texts[split], kept[split], codec, folders[split]) for split in texts)
+        with progress("encoding", sum(map(sum, kept.values()))) as advance:
             for lines in self.pool.map(encode.encode_shard, work):
                 advance(lines)
+
+    def unnumbered(self, split: str, text: Path, kept: list[int], codec: Path, folder: Path) -> Iterator[encode.Job]:
+        """A split's shards that have no ids yet."""
+        starts, firsts, _ = self.places(text, kept)
+        for number, count in enumerate(kept):
+            if not clean.finished(folder, number):
+                yield encode.Job(self.config, split, text, folder, codec, number, firsts[number], starts[number], count)
 
     def finish(
         self,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -125,22 +125,28 @@ def arrays(shards: Path, number: int, name: str) -> Iterator[tuple[npt.NDArray[n
 def copied(
     ids_path: Path, offsets_path: Path, parts: Iterator[tuple[Any, Any]], sentences: int, tokens: int, vocab: int
 ) -> dict[str, Any]:
-    """Stream the shards into two memory-mapped files; lengths and unknown tokens are counted on the way."""
-    ids = np.lib.format.open_memmap(ids_path, mode="w+", dtype=np.uint16 if vocab <= 1 << 16 else np.uint32, shape=(tokens,))
-    offsets = np.lib.format.open_memmap(offsets_path, mode="w+", dtype=np.int64, shape=(sentences + 1,))
-    row = token = unknown = 0
+    """Stream the shards into two files; lengths and unknown tokens are counted on the way."""
+    kind = np.dtype(np.uint16 if vocab <= 1 << 16 else np.uint32)
+    token = unknown = 0
     histogram = np.zeros(1, np.int64)
-    for values, lengths in parts:
-        ids[token : token + len(values)] = values
-        offsets[row : row + len(lengths)] = token + np.cumsum(lengths) - lengths
-        row, token, unknown = row + len(lengths), token + len(values), unknown + int((values == UNK).sum())
-        seen = np.bincount(lengths, minlength=len(histogram))
-        seen[: len(histogram)] += histogram
-        histogram = seen
-    offsets[sentences] = tokens
-    ids.flush()
-    offsets.flush()
+    with started(ids_path, kind, tokens) as ids, started(offsets_path, np.dtype(np.int64), sentences + 1) as offsets:
+        for values, lengths in parts:
+            ids.write(values.astype(kind).tobytes())
+            offsets.write((token + np.cumsum(lengths) - lengths).tobytes())
+            token, unknown = token + len(values), unknown + int((values == UNK).sum())
+            seen = np.bincount(lengths, minlength=len(histogram))
+            seen[: len(histogram)] += histogram
+            histogram = seen
+        offsets.write(np.int64(tokens).tobytes())
     return {"tokens": tokens, "unknown": unknown, "unknown_rate": unknown / max(tokens, 1), **quantiles(histogram)}
+
+
+def started(path: Path, kind: np.dtype[Any], length: int) -> BinaryIO:
+    """An .npy file of one dimension whose values are still to be written; a memory map would count as memory in use."""
+    file = path.open("wb")
+    header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": (length,)}
+    np.lib.format.write_array_header_1_0(file, header)
+    return file
 
 
 def quantiles(histogram: npt.NDArray[np.int64]) -> dict[str, Any]:
