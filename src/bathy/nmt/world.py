@@ -6,9 +6,11 @@ torchrun --nproc-per-node 8 -m bathy train CONFIG
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -18,7 +20,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from bathy.errors import ConfigError
+from bathy.errors import ConfigError, TrainingError
 
 CPU = torch.device("cpu")
 
@@ -96,8 +98,34 @@ def joined() -> Iterator[World]:
     if "RANK" not in os.environ:
         yield World(device=device)
         return
-    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
+    store, rank, size = next(dist.rendezvous("env://"))
+    store = dist.PrefixStore(_attempt(store, rank, size), store)
+    backend = "nccl" if cuda else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, device_id=device if cuda else None)
     try:
-        yield World(dist.get_rank(), dist.get_world_size(), device)
+        yield World(rank, size, device)
     finally:
         dist.destroy_process_group()
+
+
+def _attempt(store: dist.Store, rank: int, size: int) -> str:
+    """A fresh name on which the ranks that start now agree; what they store under it no earlier attempt has written.
+
+    After a lost rank torchrun starts all anew with the same store, and a rank that reads the address of a dead one there
+    waits for it for ever. So each rank asks under a name of its own, and the first answers until all have its answer.
+    """
+    own = uuid4().hex
+    if rank:
+        store.set(f"asks/{rank}", own)
+        name = store.get(f"answer/{own}").decode()
+        store.set(f"{name}/has/{rank}", own)
+        return name
+    end = time.monotonic() + store.timeout.total_seconds()
+    while not all(store.check([f"{own}/has/{other}"]) for other in range(1, size)):
+        for other in range(1, size):
+            if store.check([f"asks/{other}"]):
+                store.set(f"answer/{store.get(f'asks/{other}').decode()}", own)
+        if time.monotonic() > end:
+            raise TrainingError(f"the {size} processes of this run did not find each other in {store.timeout}; start it again")
+        time.sleep(0.02)
+    return own

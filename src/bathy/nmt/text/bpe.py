@@ -64,7 +64,8 @@ def learn(texts: Iterable[list[str]], characters: Iterable[str], vocab: int, mer
     )
     if not raw:  # the same words as `Split`, found without a regular expression
         tokenizer.pre_tokenizer = lib.pre_tokenizers.CharDelimiterSplit(" ")
-    tokenizer.train_from_iterator((joined(lines) for lines in texts), trainer)
+    # text by text: of whatever comes, 256 items are held at a time
+    tokenizer.train_from_iterator((text for lines in texts for text in joined(lines)), trainer)
     known = set(alphabet)
     learnt = [merge for merge in parts(tokenizer)[1] if "".join(merge) not in known]
     found = len(SPECIALS) + len(alphabet) + len(learnt)
