@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from bathy.files import origin, replacing, write_json
+from bathy.errors import DataError
+from bathy.files import held, origin, replacing, write_json
 
 
 def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
@@ -14,6 +15,13 @@ def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
         raise KeyboardInterrupt
     assert json.loads(path.read_text()) == {"ω": 1}
     assert [p.name for p in path.parent.iterdir()] == ["value.json"]
+
+
+def test_a_folder_is_held_by_one_and_let_go_of(tmp_path: Path) -> None:
+    with held(tmp_path), pytest.raises(DataError, match="another process works in"), held(tmp_path):
+        pass
+    with held(tmp_path):
+        pass
 
 
 def test_an_origin_names_command_versions_and_settings() -> None:

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written under a temporary name, then renamed; and what made them."""
+"""Files that are whole or not there: written under a temporary name, then renamed; folders held alone; what made them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from bathy.errors import DataError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 
 @contextmanager
@@ -55,6 +60,21 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """A block in which no other process may hold the folder; a process that ends, however it ends, lets go."""
+    if fcntl is None:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DataError(f"another process works in {folder}; wait until it ends, or take another folder") from None
+        yield
 
 
 def write_text(path: Path, text: str) -> None:

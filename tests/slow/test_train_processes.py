@@ -93,6 +93,49 @@ def test_killed_at_random_moments_a_run_ends_as_if_undisturbed(toy_data: Path, t
     assert not list((hurt / "checkpoints").glob(".*"))
 
 
+KILLED = """
+import os, signal, sys
+from bathy.nmt import checkpoint
+
+kept, calls = getattr(checkpoint, sys.argv.pop(1)), []
+
+def killing(*arguments, **options):
+    calls.append(arguments)
+    if len(calls) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return kept(*arguments, **options)
+
+setattr(checkpoint, kept.__name__, killing)
+from bathy.cli import main
+main()
+"""
+"""`bathy` that is killed where it calls a function of the checkpoints for the third time."""
+
+
+def test_killed_inside_a_save_a_run_ends_as_if_undisturbed(toy_data: Path, tmp_path: Path) -> None:
+    config = write_config(tmp_path, toy_data, **{"train.steps": 6, "train.save_every": 1, "model.dropout": 0.2})
+    whole, end = trained(config, tmp_path / "whole"), final_weights(tmp_path / "whole")
+    for moment in ("save_file", "_settle", "prune"):
+        hurt = tmp_path / moment
+        arguments = [sys.executable, "-c", KILLED, moment, "train", str(config), "--out", str(hurt)]
+        assert subprocess.run(arguments, capture_output=True, check=False, env=ENVIRONMENT).returncode == -signal.SIGKILL
+        assert trained(config, hurt) == whole
+        assert all(torch.equal(tensor, end[name]) for name, tensor in final_weights(hurt).items())
+        assert not list((hurt / "checkpoints").glob(".*"))
+
+
+def test_a_run_in_use_is_refused(toy_data: Path, tmp_path: Path) -> None:
+    config, run = write_config(tmp_path, toy_data, **{"train.steps": 100_000}), tmp_path / "run"
+    first = subprocess.Popen(command(config, run), stderr=subprocess.DEVNULL, env=ENVIRONMENT)
+    while first.poll() is None and not losses(run):
+        time.sleep(0.05)
+    second = subprocess.run(command(config, run), capture_output=True, text=True, check=False, env=ENVIRONMENT)
+    first.kill()
+    first.wait()
+    assert (second.returncode, second.stderr.count("\n")) == (2, 1)
+    assert "another process works in" in second.stderr
+
+
 def test_a_signal_saves_and_leaves_in_order(toy_data: Path, tmp_path: Path) -> None:
     config, run = write_config(tmp_path, toy_data, **{"train.steps": 100_000}), tmp_path / "run"
     process = subprocess.Popen(command(config, run), stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)

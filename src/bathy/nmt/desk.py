@@ -138,6 +138,8 @@ class Desk:
         if config.bleu_sentences and world.first:
             row["bleu"] = sample_bleu(state.model, split, config.bleu_sentences, world.device)
         self.write(**row)
+        if why := state.watch.validated(state.step, result.loss, result.source_gap):
+            self.stop_diverged(why)
 
     def due_by_time(self) -> bool:
         """Whether train.save_minutes have passed; the ranks agree."""

@@ -7,13 +7,13 @@ killed or moved goes on as if it had never stopped.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
 
 from bathy.errors import ConfigError, TrainingError
-from bathy.files import write_text
+from bathy.files import held, write_text
 from bathy.nmt.batches import open_splits
 from bathy.nmt.config import Config, read_config, to_toml
 from bathy.nmt.desk import Desk
@@ -40,8 +40,9 @@ def train(config: Config, run: Path, world: World, allow_changes: bool = False) 
     """Train in the run's folder, from its newest checkpoint where there is one, until steps, epochs, patience or a signal."""
     if world.device.type == "cpu":
         hold_memory()
-    with _memory_explained(config):
-        _write_config(config, run, world, allow_changes)
+    data = open_splits(config.data)[0].folder
+    with _memory_explained(config), held(run) if world.first else nullcontext():
+        _write_config(config, run, data, world, allow_changes)
         state = begin(config, run, world)
         with stopping() as stop, Desk(config, run, world, state) as desk:
             _loop(config, state, world, desk, stop)
@@ -82,7 +83,7 @@ def _epoch_ends(config: Config, state: State) -> bool:
     return config.train.save_epochs and state.batches.position >= len(state.batches)
 
 
-def _write_config(config: Config, run: Path, world: World, allow_changes: bool) -> None:
+def _write_config(config: Config, run: Path, data: Path, world: World, allow_changes: bool) -> None:
     """Keep config and tokenizer with the run; a run goes on only under the config it began with, unless told."""
     path = run / "config.toml"
     if path.exists() and not allow_changes and (changed := differences(read_config(path), config)):
@@ -91,7 +92,7 @@ def _write_config(config: Config, run: Path, world: World, allow_changes: bool) 
             "take another train.run, or --allow-changes to go on with the new one"
         )
     if world.first:
-        codec = Codec.load(open_splits(config.data)[0].folder)
+        codec = Codec.load(data)
         write_text(path, to_toml(config))
         codec.save(run)
     world.wait()

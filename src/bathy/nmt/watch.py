@@ -1,4 +1,4 @@
-"""Divergence: a run that has lost what it had learned, or has learned nothing long after its warm-up.
+"""Divergence: a run that has lost what it had learned, has learned nothing long after its warm-up, or does not read its source.
 
 The reference is the unigram entropy of the targets, the NLL of a model that knows token frequencies alone: where the paper's
 deep Post-LN models end up. A loss that stays there has not begun to translate.
@@ -18,6 +18,8 @@ LOST, FOR = 1.0, 200
 """Nats above the lowest mean, and updates in a row, after which what was learned counts as lost."""
 NEAR, PATIENCE = 0.1, 2000
 """Nats below the unigram entropy that count as nothing learned, and updates after twice the warm-up until then."""
+DEAF, SPOKEN, UNHEARD = 0.01, 0.3, 400
+"""Source gap, nats learned, and updates in a row after twice the warm-up: a decoder that speaks but does not listen."""
 MOST_TOKENS = 10_000_000
 """Tokens of each folder that the entropy is taken over."""
 
@@ -44,6 +46,8 @@ class Watch:
     lowest: float = float("inf")
     high: int = 0
     """Updates in a row at which the mean was far above its lowest."""
+    deaf: int = 0
+    """Update since which validations found a decoder that does not listen; 0: the last one found none."""
 
     def update(self, step: int, nll: float) -> str:
         """Learn the NLL of an update; returns why the run should stop, or nothing."""
@@ -62,10 +66,26 @@ class Watch:
             )
         return ""
 
+    def validated(self, step: int, loss: float, gap: float) -> str:
+        """Learn a validation's loss and source gap; returns why the run should stop, or nothing.
+
+        A translation model hears its source soon after it has learned to speak. One whose encoder is dead goes on learning
+        the target language alone: its loss falls, and only the gap tells.
+        """
+        unheard = gap < DEAF and loss < self.entropy - SPOKEN and step >= 2 * self.warmup
+        self.deaf = (self.deaf or step) if unheard else 0
+        if unheard and step - self.deaf >= UNHEARD:
+            return (
+                f"since update {self.deaf} the decoder does not use its source: a wrong source raises its loss of {loss:.2f} "
+                f"nats by {gap:.4f} only"
+            )
+        return ""
+
     def state_dict(self) -> dict[str, Any]:
         """What it has seen."""
         return asdict(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
-        self.mean, self.weight, self.lowest, self.high = (state[key] for key in ("mean", "weight", "lowest", "high"))
+        for key in ("mean", "weight", "lowest", "high", "deaf"):
+            setattr(self, key, state[key])

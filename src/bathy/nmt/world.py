@@ -17,7 +17,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.distributed_c10d import PrefixStore, Store, default_pg_timeout
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from bathy.errors import ConfigError, TrainingError
@@ -98,8 +100,8 @@ def joined() -> Iterator[World]:
     if "RANK" not in os.environ:
         yield World(device=device)
         return
-    store, rank, size = next(dist.rendezvous("env://"))
-    store = dist.PrefixStore(_attempt(store, rank, size), store)
+    store, rank, size = next(rendezvous("env://"))
+    store = PrefixStore(_attempt(store, rank, size), store)
     backend = "nccl" if cuda else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, device_id=device if cuda else None)
     try:
@@ -108,7 +110,7 @@ def joined() -> Iterator[World]:
         dist.destroy_process_group()
 
 
-def _attempt(store: dist.Store, rank: int, size: int) -> str:
+def _attempt(store: Store, rank: int, size: int) -> str:
     """A fresh name on which the ranks that start now agree; what they store under it no earlier attempt has written.
 
     After a lost rank torchrun starts all anew with the same store, and a rank that reads the address of a dead one there
@@ -120,12 +122,14 @@ def _attempt(store: dist.Store, rank: int, size: int) -> str:
         name = store.get(f"answer/{own}").decode()
         store.set(f"{name}/has/{rank}", own)
         return name
-    end = time.monotonic() + store.timeout.total_seconds()
+    end = time.monotonic() + default_pg_timeout.total_seconds()
     while not all(store.check([f"{own}/has/{other}"]) for other in range(1, size)):
         for other in range(1, size):
             if store.check([f"asks/{other}"]):
                 store.set(f"answer/{store.get(f'asks/{other}').decode()}", own)
         if time.monotonic() > end:
-            raise TrainingError(f"the {size} processes of this run did not find each other in {store.timeout}; start it again")
+            raise TrainingError(
+                f"the {size} processes of this run did not find each other in {default_pg_timeout}; start it again"
+            )
         time.sleep(0.02)
     return own
