@@ -28,7 +28,7 @@ def sweep(
 ) -> None:
     """Train every point of a grid, with any number of workers on any machines; the same command again goes on.
 
-    Example: bathy sweep c.toml --grid optim.lr=1e-4,2e-4,3e-4 --grid optim.beta2=0.99,0.999 --workers 2
+    Example: bathy sweep configs/demo.toml --grid optim.lr=1e-4,2e-4,3e-4 --grid optim.beta2=0.99,0.999 --workers 2
     """
     from bathy import console
     from bathy.lab.sweep import Grid, Sweep

@@ -28,7 +28,7 @@ def train(
 
     Example: torchrun --nproc-per-node 8 -m bathy train configs/wmt14_ende_18l.toml --out runs/18l
 
-    torchrun takes --run for an option of its own; --out is the same.
+    Under torchrun write --out instead of --run, which torchrun takes for an option of its own.
     """
     import json
 
