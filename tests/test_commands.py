@@ -50,9 +50,9 @@ def blocks(text: str) -> Iterator[tuple[str, str]]:
     for kind, fenced, indented in re.findall(r"^```(\w+)\n(.*?)^```$|((?:^ {4}[^\n]+\n)+)", text, re.M | re.S):
         if kind == "python":
             yield kind, fenced
-        for line in re.sub(r"\\\n\s*", "", fenced or indented).splitlines() if kind in ("sh", "") else []:
-            if kind or PROGRAM.match(line.strip()):
-                yield "sh", line.strip()
+        elif kind in ("sh", ""):
+            lines = re.sub(r"\\\n\s*", "", fenced or indented).split("\n")
+            yield from ((kind, line.strip()) for line in lines if PROGRAM.match(line.strip()) or kind and line and line[0] != "#")
 
 
 def mentions(text: str) -> list[str]:
@@ -137,7 +137,7 @@ def test_what_a_page_says_to_run_runs(page: str, tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING"])
 def test_commands_inside_sentences_are_commands(page: str) -> None:
     text = PAGES.get(page) or (ROOT / f"{page}.md").read_text(encoding="utf-8")
-    for command in mentions(text) + [command for kind, command in blocks(text) if page == "CONTRIBUTING" and kind == "sh"]:
+    for command in mentions(text) + [command for kind, command in blocks(text) if page == "CONTRIBUTING" and kind != "python"]:
         follow(command, really=False)
 
 
