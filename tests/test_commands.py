@@ -4,6 +4,7 @@ import inspect
 import re
 import shlex
 import shutil
+import tomllib
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -52,7 +53,7 @@ def blocks(text: str) -> Iterator[tuple[str, str]]:
             yield kind, fenced
         elif kind in ("sh", ""):
             lines = re.sub(r"\\\n\s*", "", fenced or indented).split("\n")
-            yield from ((kind, line.strip()) for line in lines if PROGRAM.match(line.strip()) or kind and line and line[0] != "#")
+            yield from ((kind, line.strip()) for line in lines if kind or PROGRAM.match(line.strip()))
 
 
 def mentions(text: str) -> list[str]:
@@ -87,6 +88,8 @@ def run(args: list[str], given: str = "") -> None:
 def follow(command: str, really: bool) -> None:
     """Run a command, or read it. One that no rule knows fails."""
     match shlex.split(command, comments=True):
+        case []:
+            pass
         case ["make", target]:
             assert re.search(rf"^{target}:.*##", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M), command
         case ["python", script, *args]:
@@ -96,6 +99,9 @@ def follow(command: str, really: bool) -> None:
 
             parsed = get_args_parser().parse_args(args)
             follow(shlex.join([parsed.training_script, *parsed.training_script_args]), really)
+        case ["pip", "install", what]:
+            extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+            assert what.removeprefix(".[").removesuffix("]") in extras, command
         case ["echo", line, "|", "bathy", "translate", *args]:
             run(["translate", *args], line)
         case ["bathy", "--help" | "--version"] | ["optuna-dashboard", _]:
@@ -128,7 +134,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.parametrize("page", [page for page in PAGES if [*blocks(PAGES[page])]])
 def test_what_a_page_says_to_run_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: Any) -> None:
     here = tmp_path / "place"
-    monkeypatch.chdir(place(here) if page in FIRST else shutil.copytree(request.getfixturevalue("trained"), here, symlinks=True))
+    monkeypatch.chdir(
+        place(here) if page in FIRST else shutil.copytree(request.getfixturevalue("trained"), here, symlinks=True)
+    )
     scope: dict[str, Any] = {}
     for kind, text in blocks(PAGES[page]):
         exec(text, scope) if kind == "python" else follow(text, really=True)

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from bathy import SCHEMES
+from bathy.clinic.diagnosis import RULES
+from bathy.clinic.plots import FIGURES
 
 ROOT = Path(__file__).parents[1]
 
@@ -16,6 +18,14 @@ ROOT = Path(__file__).parents[1]
 def test_every_scheme_has_its_row_in_the_docs() -> None:
     rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/schemes.md").read_text(encoding="utf-8"), re.M)
     assert rows == list(SCHEMES)
+
+
+def test_every_finding_and_every_figure_has_its_place_in_the_docs() -> None:
+    """Each finding is a heading of its page; each figure is named under one, in the order of the report."""
+    findings, figures = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("findings.md", "figures.md"))
+    explained = {name for title in re.findall(r"^## ([a-z_, ]+)$", findings, re.M) for name in title.split(", ")}
+    assert explained == {rule.__name__ for rule in RULES} | {"healthy"}
+    assert re.findall(r"^## .+\n\n`(\w+)`", figures, re.M) == list(FIGURES)
 
 
 def anchors(page: Path) -> set[str]:
