@@ -28,6 +28,14 @@ def test_every_finding_and_every_figure_has_its_place_in_the_docs() -> None:
     assert re.findall(r"^## .+\n\n`(\w+)`", figures, re.M) == list(FIGURES)
 
 
+def test_prose_has_one_spelling() -> None:
+    """British, and the paper's words: sub-layer, feed-forward, warm-up."""
+    american = r"\w*(?:behavior|color|(?:normal|initial|optim|stabil|recogn)iz|sublayer|feedforward|warmup)\w*"
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
+        prose = re.sub(r"^```.*?^```$|^ {4}.*?$|`[^`]*`", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+        assert not re.findall(american, prose, re.I), page.name
+
+
 def anchors(page: Path) -> set[str]:
     """The places of a page that a link can name, as GitHub spells them."""
     titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M)

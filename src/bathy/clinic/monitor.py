@@ -210,7 +210,7 @@ class Sample:
             x.register_hook(lambda grad: self.gradients.__setitem__(site, grad.detach().float().norm()))
 
     def hear_gradients(self) -> None:
-        """Take the norms of the matrices' gradients, just before the optimizer reads them."""
+        """Take the norms of the matrices' gradients, just before the optimiser reads them."""
         for site in self.sites:
             for matrix in site.matrices:
                 if (part := held(matrix, gradient=True)) is not None:
