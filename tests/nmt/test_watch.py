@@ -44,14 +44,14 @@ def test_a_short_spike_is_forgiven() -> None:
 
 def test_a_decoder_that_learns_its_language_alone_is_stopped() -> None:
     watch = Watch(ENTROPY, WARMUP)
-    found = {step: watch.validated(step, ENTROPY - 1, 0.002) for step in range(100, 800, 100)}
+    found = {step: watch.validated(step, ENTROPY - 1, 0.05) for step in range(100, 800, 100)}
     assert [step for step, why in found.items() if why] == [600, 700]  # 400 updates after twice the warm-up
-    assert "does not use its source" in found[600]
+    assert "hardly uses its source" in found[600]
 
 
 def test_a_decoder_that_listens_late_or_has_not_begun_to_speak_is_left_alone() -> None:
     late, slow = Watch(ENTROPY, WARMUP), Watch(ENTROPY, WARMUP)
-    gaps = [0.001, 0.002, 0.004, 0.02, *[0.001] * 3]
+    gaps = [0.01, 0.02, 0.04, 0.2, *[0.01] * 3]
     assert not any(late.validated(100 * i, ENTROPY - 1, gap) for i, gap in enumerate(gaps, 2))
     assert not any(slow.validated(step, ENTROPY - 0.1, 0.0) for step in range(100, 5000, 100))
 

@@ -18,8 +18,9 @@ LOST, FOR = 1.0, 200
 """Nats above the lowest mean, and updates in a row, after which what was learned counts as lost."""
 NEAR, PATIENCE = 0.1, 2000
 """Nats below the unigram entropy that count as nothing learned, and updates after twice the warm-up until then."""
-DEAF, SPOKEN, UNHEARD = 0.01, 0.3, 400
-"""Source gap, nats learned, and updates in a row after twice the warm-up: a decoder that speaks but does not listen."""
+DEAF, SPOKEN, UNHEARD = 0.1, 0.3, 400
+"""Share of the nats learned that the source gives, least nats learned, and updates in a row after twice the warm-up: a decoder
+that speaks but does not listen. Healthy runs have a share of 0.2 and more by then."""
 MOST_TOKENS = 10_000_000
 """Tokens of each folder that the entropy is taken over."""
 
@@ -72,12 +73,13 @@ class Watch:
         A translation model hears its source soon after it has learned to speak. One whose encoder is dead goes on learning
         the target language alone: its loss falls, and only the gap tells.
         """
-        unheard = gap < DEAF and loss < self.entropy - SPOKEN and step >= 2 * self.warmup
+        learned = self.entropy - loss
+        unheard = learned > SPOKEN and gap < DEAF * learned and step >= 2 * self.warmup
         self.deaf = (self.deaf or step) if unheard else 0
         if unheard and step - self.deaf >= UNHEARD:
             return (
-                f"since update {self.deaf} the decoder does not use its source: a wrong source raises its loss of {loss:.2f} "
-                f"nats by {gap:.4f} only"
+                f"since update {self.deaf} the decoder hardly uses its source: of the {learned:.2f} nats it has learned, a wrong "
+                f"source takes {gap:.3f}"
             )
         return ""
 

@@ -54,7 +54,7 @@ def curves(rows: list[dict[str, Any]]) -> Any:
         .encode(
             x=alt.X("update:Q"),
             y=alt.Y("value:Q", title="nats per token"),
-            color=alt.Color("model:N", sort=None),
+            color=alt.Color("model:N", title=None),
             tooltip=["model:N", "update:Q", "value:Q"],
         )
     )
