@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from bathy import SCHEMES
-from bathy.attention import EncoderAttention, SelfAttention
+from bathy.attention import EncoderAttention, SelfAttention, projected
 
 
 def naive(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, heads: int) -> Tensor:
@@ -75,3 +75,13 @@ def test_selected_rows_of_a_cache_go_on_alone() -> None:
     cache.select_(rows)
     step = model.decode(target[rows, 3:4], *model.encode(source[rows]), cache=cache)
     torch.testing.assert_close(step, model.decode(target[rows, :4], *model.encode(source[rows]))[:, -1:])
+
+
+def test_projections_and_their_gradients_are_those_of_the_linear_layer() -> None:
+    linear = torch.nn.Linear(6, 12).double()
+    x = torch.randn(2, 5, 6).double().requires_grad_()
+    values = [*projected(x, linear, 3)]
+    torch.testing.assert_close(torch.cat(values, -1), linear(x))
+    wanted = torch.randn(2, 5, 12).double()
+    ours = torch.autograd.grad(values, (x, *linear.parameters()), wanted.chunk(3, -1))
+    torch.testing.assert_close(ours, torch.autograd.grad(linear(x), (x, *linear.parameters()), wanted))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bathy import SCHEMES
 from bathy.errors import SchemeError
-from bathy.residual import Place, Residual
+from bathy.residual import Place, Residual, weighted
 from bathy.schemes import deepnorm_constants, find_scheme, layer_scale_value, omega_log, sub_ln_gain, t_fixup_gain
 
 Hand = Callable[[Residual, Tensor, Callable[[Tensor], Tensor]], Tensor]
@@ -202,3 +202,10 @@ def test_two_hundred_layers_are_finite_forward_and_backward(name: str) -> None:
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     assert torch.isfinite(logits).all()
     assert all(torch.isfinite(gradient).all() for gradient in gradients)
+
+
+@pytest.mark.parametrize("shape", [(), (4,)])
+def test_the_weighted_shortcuts_gradients_are_the_formulas(shape: tuple[int, ...]) -> None:
+    a, x, omega = (torch.randn(size, dtype=torch.float64, requires_grad=True) for size in ((2, 3, 4), (2, 3, 4), shape))
+    torch.testing.assert_close(weighted(a, x, omega), a + omega * x)
+    assert torch.autograd.gradcheck(weighted, (a, x, omega))

@@ -4,9 +4,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from bathy.dropout import Dropout
 from bathy.residual import Branch, Matrix
@@ -125,6 +128,34 @@ def fused_xavier_(*linears: nn.Linear) -> None:
         nn.init.zeros_(linear.bias)
 
 
+class _Projections(torch.autograd.Function):
+    """x Wᵀ + b as `parts` tensors, whose gradients meet in the matrix products: no copy puts them side by side."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, parts: int) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(x, weight)
+        return tuple(F.linear(x, w, b) for w, b in zip(weight.chunk(parts), bias.chunk(parts), strict=True))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        flat, rows = x.flatten(0, -2), [grad.flatten(0, -2) for grad in grads]
+        dx, dw = torch.empty_like(flat), torch.empty_like(weight)
+        for i, (grad, w, part) in enumerate(zip(rows, weight.chunk(len(grads)), dw.chunk(len(grads)), strict=True)):
+            torch.addmm(dx, grad, w, beta=float(i > 0), out=dx)
+            torch.mm(grad.T, flat, out=part)
+        return dx.view_as(x), dw, torch.cat([grad.sum(0) for grad in rows]), None
+
+
+def projected(x: Tensor, linear: nn.Linear, parts: int) -> tuple[Tensor, ...]:
+    """linear(x) in `parts` along its last dimension."""
+    plain = x.device.type != "cpu" or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling() or linear.bias is None
+    if plain or not torch.is_grad_enabled():
+        return linear(x).chunk(parts, dim=-1)
+    return _Projections.apply(x, linear.weight, linear.bias, parts)  # type: ignore[no-untyped-call]
+
+
 class Attention(Branch):
     """dropout(W_out · softmax(q·kᵀ/√d) v): what self-attention and encoder-attention share."""
 
@@ -173,7 +204,7 @@ class SelfAttention(Attention):
 
     def forward(self, x: Tensor, mask: Tensor | None = None, cache: KeyValues | None = None) -> Tensor:
         """`mask` is true where a key may be seen (b 1 q k). Without it a causal stack sees its past, padded on the right."""
-        q_bhqd, k_bhkd, v_bhkd = (self.split(part) for part in self.qkv(x).chunk(3, dim=-1))
+        q_bhqd, k_bhkd, v_bhkd = (self.split(part) for part in projected(x, self.qkv, 3))
         past = cache.length if cache else 0
         if cache is not None:
             k_bhkd, v_bhkd = cache.extend(k_bhkd, v_bhkd)
@@ -205,7 +236,7 @@ class EncoderAttention(Attention):
         if cache is not None and cache.length:
             k_bhkd, v_bhkd = cache.held()
         else:
-            k_bhkd, v_bhkd = (self.split(part) for part in self.kv(memory).chunk(2, dim=-1))
+            k_bhkd, v_bhkd = (self.split(part) for part in projected(memory, self.kv, 2))
             if cache is not None:
                 cache.extend(k_bhkd, v_bhkd)
         return self.attend(self.split(self.q(x)), k_bhkd, v_bhkd, mask, causal=False)

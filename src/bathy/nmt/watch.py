@@ -78,8 +78,8 @@ class Watch:
         self.deaf = (self.deaf or step) if unheard else 0
         if unheard and step - self.deaf >= UNHEARD:
             return (
-                f"since update {self.deaf} the decoder hardly uses its source: of the {learned:.2f} nats it has learned, a wrong "
-                f"source takes {gap:.3f}"
+                f"since update {self.deaf} the decoder hardly uses its source: a wrong source takes {gap:.3f} of the "
+                f"{learned:.2f} nats it has learned"
             )
         return ""
 
