@@ -141,9 +141,11 @@ class _Projections(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         flat, rows = x.flatten(0, -2), [grad.flatten(0, -2) for grad in grads]
-        dx, dw = torch.empty_like(flat), torch.empty_like(weight)
-        for i, (grad, w, part) in enumerate(zip(rows, weight.chunk(len(grads)), dw.chunk(len(grads)), strict=True)):
-            torch.addmm(dx, grad, w, beta=float(i > 0), out=dx)
+        matrices, dw = weight.chunk(len(grads)), torch.empty_like(weight)
+        dx = rows[0] @ matrices[0]
+        for grad, matrix in zip(rows[1:], matrices[1:], strict=True):
+            dx.addmm_(grad, matrix)
+        for grad, part in zip(rows, dw.chunk(len(grads)), strict=True):
             torch.mm(grad.T, flat, out=part)
         return dx.view_as(x), dw, torch.cat([grad.sum(0) for grad in rows]), None
 
