@@ -29,3 +29,8 @@ def test_an_origin_names_command_versions_and_settings() -> None:
     assert made["seed"] == 3
     assert {"python", "bathy", "torch"} <= made["versions"].keys()
     assert made["command"]
+
+
+def test_an_origin_holds_no_path_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/home/me/src/bathy/__main__.py", "bench", "--data", "/home/me/text", "--out", "a/b.json"])
+    assert origin()["command"] == "bathy bench --data text --out a/b.json"

@@ -89,14 +89,16 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def origin(**settings: Any) -> dict[str, Any]:
-    """What made a result: the command, the versions, the machine's kind, and the given settings."""
+    """What made a result: the command (of absolute paths the last name), versions, the machine's kind, the given settings."""
     versions = {"python": platform.python_version()}
     for package in ("bathy", "torch", "numpy"):
         try:
             versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    program = Path(sys.argv[0])
+    name = program.parent.name if program.name == "__main__.py" else program.name  # python -m bathy
+    command = " ".join([name, *(Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:])])
     return {
         "command": command,
         "versions": versions,

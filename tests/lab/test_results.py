@@ -1,7 +1,9 @@
 """The published results: page, verdicts and numbers say the same."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,3 +31,45 @@ def test_verdicts_follow_from_the_numbers(folder: Path) -> None:
     )
     assert origin["command"].startswith(f"bathy reproduce {folder.name} --scale {folder.parent.name}")
     assert (folder / "configs/scale.json").exists()
+
+
+def bench(name: str) -> dict[str, Any]:
+    return json.loads((PAGE.with_suffix("") / f"bench_{name}.json").read_text(encoding="utf-8"))["result"]
+
+
+def train_rows() -> list[str]:
+    """The table of training speed."""
+    rows = bench("train")["speed"].items()
+    return [
+        f"| {case} | {v['utilisation']:.3f} | {v['tokens']:.0f} | {100 * v['efficiency']:.1f} % | {v['memory']:.2f} GB |"
+        for case, v in rows
+    ]
+
+
+def depth_rows() -> list[str]:
+    """The tables of step time and of learning at depth."""
+    times = [f"| {n}L-{n}L | {seconds:.2f} s |" for n, seconds in bench("train")["depth"].items()]
+    found = bench("depth")
+    learned: dict[str, list[float]] = {}
+    for run in found["runs"]:
+        learned.setdefault(run["scheme"], []).append(run["train_nll"])
+    spread = [f"| `{scheme}` | {', '.join(f'{nll:.2f}' for nll in values)} |" for scheme, values in learned.items()]
+    return [*times, *spread, f"unigram entropy of {found['unigram_entropy']:.2f} nats"]
+
+
+def prepare_rows() -> list[str]:
+    """The table of preparing text."""
+    found = bench("prepare")
+    return [
+        f"| CPU time against sacremoses and subword-nmt | {found['cpu_ratio']:.2f} |",
+        f"| wall time, one core against two | {found['wall_ratio']:.2f} |",
+        f"| peak memory, 2,000,000 pairs against 200,000 | {found['memory_ratio']:.2f} |",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("page", "rows"), [("training.md", train_rows), ("training.md", depth_rows), ("data.md", prepare_rows)]
+)
+def test_the_benchmarks_in_the_docs_are_the_committed_numbers(page: str, rows: Callable[[], list[str]]) -> None:
+    text = (PAGE.parent / page).read_text(encoding="utf-8")
+    assert [row for row in rows() if row not in text] == []

@@ -39,6 +39,7 @@ QUICK = [
     "train.valid_every=100",
     "train.save_every=100",
 ]
+HASTY = "--quick trains smaller models for 300 updates: enough for predictions and curves, too few to translate."
 EXPORTS = {"ctranslate2": "CTranslate2", "marian": "Hugging Face Marian"}
 
 
@@ -54,6 +55,8 @@ class Story:
     scores: list[Score] = field(default_factory=list)
     samples: list[dict[str, str]] = field(default_factory=list)
     exports: list[tuple[str, str]] = field(default_factory=list)
+    note: str = ""
+    """What a reader must know of this demo in particular."""
 
 
 def demo(folder: Path, quick: bool) -> Path:
@@ -66,6 +69,7 @@ def demo(folder: Path, quick: bool) -> Path:
     prepare(config)
     _say(2, "Three deep models, examined before any training")
     story = examined(config)
+    story.note = HASTY if quick else ""
     _say(3, "The same learning rate and schedule for all three, side by side")
     runs = race(folder / "demo.toml", {name: _scheme(name) for name in NAMES}, folder / "runs", at_once=os.cpu_count() or 1)
     watched(story, runs)
@@ -77,6 +81,7 @@ def demo(folder: Path, quick: bool) -> Path:
     write_json(
         folder / "scores.json", {"scores": [vars(row) for row in story.scores], "origin": origin(seed=config.train.seed)}
     )
+    console.out.print(story.note)
     _farewell(page, folder)
     return page
 
