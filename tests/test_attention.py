@@ -1,10 +1,11 @@
 import pytest
 import tiny
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from bathy import SCHEMES
-from bathy.attention import EncoderAttention, SelfAttention, projected
+from bathy.attention import EncoderAttention, Projections, SelfAttention
 
 
 def naive(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, heads: int) -> Tensor:
@@ -78,10 +79,12 @@ def test_selected_rows_of_a_cache_go_on_alone() -> None:
 
 
 def test_projections_and_their_gradients_are_those_of_the_linear_layer() -> None:
-    linear = torch.nn.Linear(6, 12).double()
-    x = torch.randn(2, 5, 6).double().requires_grad_()
-    values = [*projected(x, linear, 3)]
-    torch.testing.assert_close(torch.cat(values, -1), linear(x))
-    wanted = torch.randn(2, 5, 12).double()
-    ours = torch.autograd.grad(values, (x, *linear.parameters()), wanted.chunk(3, -1))
-    torch.testing.assert_close(ours, torch.autograd.grad(linear(x), (x, *linear.parameters()), wanted))
+    projections = Projections(6, 3).double()
+    inputs = x, *parameters = torch.randn(2, 5, 6).double().requires_grad_(), *projections.parameters()
+    values, wanted = projections(x), torch.randn(2, 5, 18).double()
+    expected = F.linear(x, *parameters)
+    torch.testing.assert_close(torch.cat(values, -1), expected)
+    with torch.no_grad():
+        torch.testing.assert_close(projections(x), values)
+    ours = torch.autograd.grad(values, inputs, wanted.chunk(3, -1))
+    torch.testing.assert_close(ours, torch.autograd.grad(expected, inputs, wanted))

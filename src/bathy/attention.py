@@ -141,21 +141,25 @@ class _Projections(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         flat, rows = x.flatten(0, -2), [grad.flatten(0, -2) for grad in grads]
-        matrices, dw = weight.chunk(len(grads)), torch.empty_like(weight)
+        matrices = weight.chunk(len(grads))
         dx = rows[0] @ matrices[0]
         for grad, matrix in zip(rows[1:], matrices[1:], strict=True):
             dx.addmm_(grad, matrix)
-        for grad, part in zip(rows, dw.chunk(len(grads)), strict=True):
-            torch.mm(grad.T, flat, out=part)
-        return dx.view_as(x), dw, torch.cat([grad.sum(0) for grad in rows]), None
+        return dx.view_as(x), torch.cat([grad.T @ flat for grad in rows]), torch.cat([grad.sum(0) for grad in rows]), None
 
 
-def projected(x: Tensor, linear: nn.Linear, parts: int) -> tuple[Tensor, ...]:
-    """linear(x) in `parts` along its last dimension."""
-    plain = x.device.type != "cpu" or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling() or linear.bias is None
-    if plain or not torch.is_grad_enabled():
-        return linear(x).chunk(parts, dim=-1)
-    return _Projections.apply(x, linear.weight, linear.bias, parts)  # type: ignore[no-untyped-call]
+class Projections(nn.Linear):
+    """Linear maps of one input to `width` each, the rows of one matrix; gives them apart."""
+
+    def __init__(self, width: int, parts: int) -> None:
+        super().__init__(width, parts * width)
+        self.parts = parts
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        plain = x.device.type != "cpu" or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling() or self.bias is None
+        if plain or not torch.is_grad_enabled():
+            return super().forward(x).chunk(self.parts, dim=-1)
+        return _Projections.apply(x, self.weight, self.bias, self.parts)  # type: ignore[no-untyped-call]
 
 
 class Attention(Branch):
@@ -201,12 +205,12 @@ class SelfAttention(Attention):
     def __init__(self, width: int, heads: int, dropout: float, attention_dropout: float, causal: bool) -> None:
         super().__init__(width, heads, dropout, attention_dropout)
         self.causal = causal
-        self.qkv = nn.Linear(width, 3 * width)
+        self.qkv = Projections(width, 3)
         fused_xavier_(self.qkv)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, cache: KeyValues | None = None) -> Tensor:
         """`mask` is true where a key may be seen (b 1 q k). Without it a causal stack sees its past, padded on the right."""
-        q_bhqd, k_bhkd, v_bhkd = (self.split(part) for part in projected(x, self.qkv, 3))
+        q_bhqd, k_bhkd, v_bhkd = (self.split(part) for part in self.qkv(x))
         past = cache.length if cache else 0
         if cache is not None:
             k_bhkd, v_bhkd = cache.extend(k_bhkd, v_bhkd)
@@ -230,7 +234,7 @@ class EncoderAttention(Attention):
 
     def __init__(self, width: int, heads: int, dropout: float, attention_dropout: float) -> None:
         super().__init__(width, heads, dropout, attention_dropout)
-        self.q, self.kv = nn.Linear(width, width), nn.Linear(width, 2 * width)
+        self.q, self.kv = nn.Linear(width, width), Projections(width, 2)
         fused_xavier_(self.q, self.kv)
 
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None = None, cache: KeyValues | None = None) -> Tensor:
@@ -238,7 +242,7 @@ class EncoderAttention(Attention):
         if cache is not None and cache.length:
             k_bhkd, v_bhkd = cache.held()
         else:
-            k_bhkd, v_bhkd = (self.split(part) for part in projected(memory, self.kv, 2))
+            k_bhkd, v_bhkd = (self.split(part) for part in self.kv(memory))
             if cache is not None:
                 cache.extend(k_bhkd, v_bhkd)
         return self.attend(self.split(self.q(x)), k_bhkd, v_bhkd, mask, causal=False)
