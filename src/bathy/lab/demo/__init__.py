@@ -143,7 +143,10 @@ def translated(story: Story, runs: dict[str, Path], raw: Path) -> None:
     source, reference = read_texts(raw / "test.de"), read_texts(raw / "test.en")
     outputs: dict[str, list[str]] = {}
     for name, run in runs.items():
-        translator = Translator.load([run], decode_settings(run))
+        decode = decode_settings(run)
+        if story.stops[name]:  # too short for an average of its checkpoints to be itself
+            decode = decode.model_copy(update={"average": 1})
+        translator = Translator.load([run], decode)
         outputs[NAMES[name]] = [one.texts[0] for one in translator.translate(source)]
     story.scores = score(outputs, [reference], ["bleu", "chrf"], samples=0)
     story.samples = [
