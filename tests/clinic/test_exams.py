@@ -235,7 +235,7 @@ def test_attention_is_heard_as_it_is_computed(depths: tuple[int, int]) -> None:
     site = residuals(model)[0][1]
     stack = model.config.stacks[0]
     tokens = tiny.batch(model)[0]
-    q, k, _ = (site.f.split(part) for part in site.f.qkv(model.embed(tokens, stack)).chunk(3, -1))
+    q, k, _ = (site.f.split(part) for part in site.f.qkv(model.embed(tokens, stack)))
     entropies, largest = [], 0.0
     for b in range(len(tokens)):
         length = int(tokens[b].ne(0).sum())
