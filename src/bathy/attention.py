@@ -188,7 +188,7 @@ class Attention(Branch):
         return self.dropout(self.out(self.inner(values.transpose(1, 2).flatten(2))))
 
     def _dropping(self, q_bhqd: Tensor, k_bhkd: Tensor, v_bhkd: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
-        """The attended values with dropout on the probabilities: on a CPU torch's own takes half as long again."""
+        """The attended values with dropout on the probabilities: on a CPU torch's own takes longer."""
         if causal:
             mask = torch.ones(q_bhqd.shape[2], k_bhkd.shape[2], dtype=torch.bool).tril()
         scores_bhqk = (q_bhqd * q_bhqd.shape[3] ** -0.5) @ k_bhkd.mT
