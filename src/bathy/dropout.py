@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -11,6 +12,8 @@ from torch.autograd.function import once_differentiable
 
 LANES, LEVELS = 4, 1 << 16
 """One 64-bit draw gives four elements 16 bits each: a rate is kept to the nearest multiple of 2^−16, and its scale is exact."""
+BLOCK = 1 << 17
+"""Elements at a time: mask and product stay in the cache."""
 
 
 class Dropout(nn.Dropout):
@@ -29,20 +32,29 @@ class _Dropout(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rate: float) -> Tensor:
-        draws = torch.empty(-(-x.numel() // LANES), dtype=torch.int64).random_(-(1 << 63), None)
+        draws = drawn(-(-x.numel() // LANES))
         ctx.dropped = round(rate * LEVELS)
         ctx.save_for_backward(draws)
-        return scaled_mask(draws, ctx.dropped, x).mul_(x)
+        return masked(x, draws, ctx.dropped)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (draws,) = ctx.saved_tensors
-        return scaled_mask(draws, ctx.dropped, grad).mul_(grad), None
+        return masked(grad, draws, ctx.dropped), None
 
 
-def scaled_mask(draws: Tensor, dropped: int, like: Tensor) -> Tensor:
-    """0 where 16 bits of `draws` fall below `dropped` of 2^16 levels, 1/(1 − rate) elsewhere; shaped and typed as `like`."""
-    lanes = draws.view(torch.int16)[: like.numel()].view(like.shape)
-    mask = torch.empty_like(like, memory_format=torch.contiguous_format)
-    return torch.ge(lanes, dropped - LEVELS // 2, out=mask).mul_(LEVELS / (LEVELS - dropped))
+def drawn(count: int) -> Tensor:
+    """Random 64-bit numbers from a generator that torch's random state seeds and that is twice as fast."""
+    seed = int(torch.empty((), dtype=torch.int64).random_())
+    return torch.from_numpy(np.random.SFC64(seed).random_raw(count).view(np.int64))
+
+
+def masked(x: Tensor, draws: Tensor, dropped: int) -> Tensor:
+    """0 where 16 bits of `draws` fall below `dropped` of 2^16 levels, x / (1 − rate) elsewhere."""
+    result = torch.empty_like(x, memory_format=torch.contiguous_format)
+    flat, lanes, zero = x.reshape(-1), draws.view(torch.int16)[: x.numel()], x.new_zeros(())
+    scale, level = LEVELS / (LEVELS - dropped), dropped - LEVELS // 2
+    for part, bits, out in zip(flat.split(BLOCK), lanes.split(BLOCK), result.view(-1).split(BLOCK), strict=True):
+        torch.addcmul(zero, torch.ge(bits, level, out=out), part, value=scale, out=out)
+    return result
