@@ -9,14 +9,23 @@ from bathy.lab.reproduce.item import Item, Measured, Needs, Table, Value, shown
 from bathy.lab.reproduce.lab import Lab
 from bathy.lab.reproduce.spec import Spec
 
+DECODER = 4
+"""Layers of the decoder: all others are the encoder's."""
+SETTINGS = (
+    "model.ffn=64", "model.dropout=0", "model.attention_dropout=0", "model.activation_dropout=0", "optim.lr=1e-3",
+)  # fmt: skip
+
 
 def runs(lab: Lab) -> list[Spec]:
-    """The three schemes at the scale's greatest depth, half of it encoder, half decoder; Admin first."""
+    """The three schemes at the scale's greatest depth, Admin first."""
     layers, steps, tokens = lab.scale.demonstration
-    changes = ("model.ffn=64", f"train.tokens={tokens}", f"train.steps={steps}", f"optim.warmup={steps // 10}", "optim.lr=5e-4")
-    rhythm = (f"train.valid_every={max(1, steps // 20)}", f"train.save_every={max(1, steps // 20)}", "train.keep_last=1")
-    half = layers // 2
-    return [Spec(f"{s}_{layers}", s, (half, layers - half), (*changes, *rhythm)) for s in ("admin", "pre_ln", "post_ln")]
+    rhythm = max(1, steps // 20)
+    changes = (
+        f"train.tokens={tokens}", f"train.steps={steps}", f"optim.warmup={steps // 3}", f"train.valid_every={rhythm}",
+        f"train.save_every={rhythm}", "train.keep_last=1",
+    )  # fmt: skip
+    shape = (layers - DECODER, DECODER)
+    return [Spec(f"{s}_{layers}", s, shape, (*SETTINGS, *changes)) for s in ("admin", "pre_ln", "post_ln")]
 
 
 def measure(lab: Lab) -> Measured:
