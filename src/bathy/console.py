@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -30,6 +31,7 @@ out = _console(sys.stdout, stderr=False)
 err = _console(sys.stderr, stderr=True)
 """Progress and warnings go here, so that results can be piped."""
 
+BLOCKS = "▁▂▃▄▅▆▇█"
 PLAIN_EVERY = 10.0
 """Seconds between progress lines where there is no terminal."""
 
@@ -44,6 +46,16 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
     for row in rows:
         result.add_row(*(f"{cell:.4g}" if isinstance(cell, float) else escape(str(cell)) for cell in row))
     return result
+
+
+def spark(values: Sequence[float], width: int = 30) -> str:
+    """The values as a line of blocks, highest to lowest of their own range; those that are not finite are left out."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return ""
+    chosen = [finite[i * len(finite) // width] for i in range(width)] if len(finite) > width else finite
+    low, span = min(chosen), max(chosen) - min(chosen) or 1.0
+    return "".join(BLOCKS[round((value - low) / span * (len(BLOCKS) - 1))] for value in chosen)
 
 
 def as_text(renderable: Table, width: int = 120) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bathy.errors import TrainingError
-from bathy.lab.demo.race import race, spark, stopped
+from bathy.lab.demo.race import race, stopped
 
 module = import_module("bathy.lab.demo.race")
 WRITES = """
@@ -42,8 +42,3 @@ def test_the_reason_of_an_early_stop_is_read_from_the_run(tmp_path: Path) -> Non
     rows = [{"step": 1, "nll": 2.0}, {"step": 2, "stopped": "it learned nothing"}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert stopped(tmp_path) == "it learned nothing"
-
-
-def test_a_spark_goes_from_its_highest_to_its_lowest() -> None:
-    assert spark([3.0, 2.0, 1.0]) == "█▅▁"
-    assert len(spark(list(range(100)))) == 30

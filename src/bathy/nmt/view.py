@@ -42,6 +42,7 @@ class View:
 
     def __init__(self, steps: int, quiet: bool = False) -> None:
         self.steps, self.quiet, self.values = steps, quiet, dict[str, Any]()
+        self.losses: list[float] = []
         self._open = ExitStack()
         self._live: Live | None = None
         self._last = 0.0
@@ -57,6 +58,8 @@ class View:
     def show(self, **row: Any) -> None:
         """Take up a row; a validation is always shown, a training row at most every ten seconds where there is no terminal."""
         self.values |= row
+        if "loss" in row:
+            self.losses.append(row["loss"])
         if self.quiet:
             return
         if self._live:
@@ -78,9 +81,11 @@ class View:
         return "  ".join([f"update {row['step']}/{self.steps}", *(f"{label} {text}" for label, text in self.cells(row))])
 
     def table(self) -> Table:
-        """The newest values, two metrics a row."""
+        """The newest values, two metrics a row, and the loss so far."""
         title = f"update {self.values.get('step', 0)} of {self.steps}, epoch {self.values.get('epoch', 0)}"
-        table = Table(title=title, title_justify="left", title_style="bold", show_header=False)
+        caption = f"loss over time {console.spark(self.losses)}"
+        table = Table(title=title, caption=caption, title_justify="left", caption_justify="left", show_header=False)
+        table.title_style, table.caption_style = "bold", "none"
         cells = self.cells(self.values)
         for _ in range(2):
             table.add_column()

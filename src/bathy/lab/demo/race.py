@@ -19,7 +19,6 @@ from bathy import console
 from bathy.errors import TrainingError
 from bathy.nmt.log import read_log
 
-BLOCKS = "▁▂▃▄▅▆▇█"
 LOOK_EVERY, SAY_EVERY = 0.5, 15.0
 """Seconds between looks at the runs, and between lines where there is no terminal."""
 
@@ -134,7 +133,7 @@ def _table(runners: Sequence[Runner]) -> Table:
             _number(runner.latest("nll")),
             _number(runner.latest("valid_loss")),
             _number(runner.latest("source_gap")),
-            spark([row["nll"] for row in runner.rows() if "nll" in row]),
+            console.spark([row["nll"] for row in runner.rows() if "nll" in row]),
         )
         for runner in runners
     ]
@@ -143,12 +142,3 @@ def _table(runners: Sequence[Runner]) -> Table:
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
-
-
-def spark(values: Sequence[float], width: int = 30) -> str:
-    """The values as a line of blocks, highest to lowest of their own range."""
-    if not values:
-        return ""
-    chosen = [values[i * len(values) // width] for i in range(width)] if len(values) > width else list(values)
-    low, span = min(chosen), max(chosen) - min(chosen) or 1.0
-    return "".join(BLOCKS[round((value - low) / span * (len(BLOCKS) - 1))] for value in chosen)
