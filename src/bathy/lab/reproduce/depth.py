@@ -9,8 +9,9 @@ from bathy.lab.reproduce.item import Item, Measured, Needs, Table, Value, shown
 from bathy.lab.reproduce.lab import Lab
 from bathy.lab.reproduce.spec import Spec
 
-DECODER = 4
-"""Layers of the decoder: all others are the encoder's."""
+ENCODER = 4
+"""Layers of the encoder; all others are the decoder's, each of which reads the source. A deep encoder learns too, but its decoder
+takes far longer to listen: with 96 + 4 layers the source gap is 0.00 after 400 updates, with 4 + 96 it is 0.13 after 150."""
 SETTINGS = (
     "model.ffn=64", "model.dropout=0", "model.attention_dropout=0", "model.activation_dropout=0", "optim.lr=1e-3",
 )  # fmt: skip
@@ -24,7 +25,7 @@ def runs(lab: Lab) -> list[Spec]:
         f"train.tokens={tokens}", f"train.steps={steps}", f"optim.warmup={steps // 3}", f"train.valid_every={rhythm}",
         f"train.save_every={rhythm}", "train.keep_last=1",
     )  # fmt: skip
-    shape = (layers - DECODER, DECODER)
+    shape = (ENCODER, layers - ENCODER)
     return [Spec(f"{s}_{layers}", s, shape, (*SETTINGS, *changes)) for s in ("admin", "pre_ln", "post_ln")]
 
 
