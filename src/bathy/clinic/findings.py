@@ -20,7 +20,8 @@ class Evidence:
     where: str = ""
 
     def __str__(self) -> str:
-        return f"{self.what}{' at ' + self.where if self.where else ''} is {self.value:.3g}; {self.reference}"
+        place = f"the {self.where}" if self.where in ("encoder", "decoder") else self.where
+        return f"{self.what}{' in ' + place if place else ''} is {self.value:.3g}; {self.reference}"
 
 
 @dataclass(frozen=True)
