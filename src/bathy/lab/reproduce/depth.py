@@ -20,10 +20,10 @@ SETTINGS = (
 def runs(lab: Lab) -> list[Spec]:
     """The three schemes at the scale's greatest depth, Admin first."""
     layers, steps, tokens = lab.scale.demonstration
-    save, valid = max(1, steps // 20), max(1, steps // 6)
+    rhythm = max(1, steps // 6)
     changes = (
-        f"train.tokens={tokens}", f"train.steps={steps}", f"optim.warmup={steps // 3}", f"train.valid_every={valid}",
-        f"train.save_every={save}", "train.keep_last=1", "train.log_every=10",
+        f"train.tokens={tokens}", f"train.steps={steps}", f"optim.warmup={steps // 3}", f"train.valid_every={rhythm}",
+        f"train.save_every={rhythm}", "train.keep_last=1", "train.log_every=10",
     )  # fmt: skip
     shape = (ENCODER, layers - ENCODER)
     return [Spec(f"{s}_{layers}", s, shape, (*SETTINGS, *changes)) for s in ("admin", "pre_ln", "post_ln")]
