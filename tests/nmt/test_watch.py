@@ -56,6 +56,13 @@ def test_a_decoder_that_listens_late_or_has_not_begun_to_speak_is_left_alone() -
     assert not any(slow.validated(step, ENTROPY - 0.1, 0.0) for step in range(100, 5000, 100))
 
 
+def test_a_validation_far_worse_than_guessing_stops_a_run_whose_training_loss_does_not_tell() -> None:
+    watch = Watch(ENTROPY, WARMUP)
+    found = {step: watch.validated(step, ENTROPY + 2, 0.0) for step in range(100, 800, 100)}
+    assert [step for step, why in found.items() if why] == [600, 700]
+    assert "worse than guessing" in found[600]
+
+
 def test_its_state_is_all_it_knows() -> None:
     whole, first, second = Watch(ENTROPY, WARMUP), Watch(ENTROPY, WARMUP), Watch(ENTROPY, WARMUP)
     values = noisy(np.full(400, 6.0))

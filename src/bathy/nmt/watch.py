@@ -20,7 +20,8 @@ NEAR, PATIENCE = 0.1, 2000
 """Nats below the unigram entropy that count as nothing learned, and updates after twice the warm-up until then."""
 DEAF, SPOKEN, UNHEARD = 0.1, 0.3, 400
 """Share of the nats learned that the source gives, least nats learned, and updates in a row after twice the warm-up: a decoder
-that speaks but does not listen. Healthy runs have a share of 0.2 and more by then."""
+that speaks but does not listen. Healthy runs have a share of 0.2 and more by then. As many updates a validation may be worse by
+LOST than guessing."""
 MOST_TOKENS = 10_000_000
 """Tokens of each folder that the entropy is taken over."""
 
@@ -47,8 +48,8 @@ class Watch:
     lowest: float = float("inf")
     high: int = 0
     """Updates in a row at which the mean was far above its lowest."""
-    deaf: int = 0
-    """Update since which validations found a decoder that does not listen; 0: the last one found none."""
+    failing: int = 0
+    """Update since which validations found a decoder that does not listen, or one worse than guessing; 0: the last one did not."""
 
     def update(self, step: int, nll: float) -> str:
         """Learn the NLL of an update; returns why the run should stop, or nothing."""
@@ -71,23 +72,30 @@ class Watch:
         """Learn a validation's loss and source gap; returns why the run should stop, or nothing.
 
         A translation model hears its source soon after it has learned to speak. One whose encoder is dead goes on learning
-        the target language alone: its loss falls, and only the gap tells.
+        the target language alone: its loss falls, and only the gap tells. One whose stream has collapsed may learn with dropout
+        what it cannot do without: its training loss falls, and only the validation tells.
         """
         learned = self.entropy - loss
-        unheard = learned > SPOKEN and gap < DEAF * learned and step >= 2 * self.warmup
-        self.deaf = (self.deaf or step) if unheard else 0
-        if unheard and step - self.deaf >= UNHEARD:
+        unheard = learned > SPOKEN and gap < DEAF * learned
+        failing = (unheard or learned < -LOST) and step >= 2 * self.warmup
+        self.failing = (self.failing or step) if failing else 0
+        if not failing or step - self.failing < UNHEARD:
+            return ""
+        if unheard:
             return (
-                f"since update {self.deaf} the decoder hardly uses its source: a wrong source takes {gap:.3f} of the "
+                f"since update {self.failing} the decoder hardly uses its source: a wrong source takes {gap:.3f} of the "
                 f"{learned:.2f} nats it has learned"
             )
-        return ""
+        return (
+            f"since update {self.failing} the validation loss, now {loss:.2f} nats, is worse than guessing by token frequency "
+            f"({self.entropy:.2f})"
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """What it has seen."""
         return asdict(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
-        for key in ("mean", "weight", "lowest", "high", "deaf"):
-            setattr(self, key, state[key])
+        """Go on from a saved state; what an older version did not know yet stays as it is."""
+        for key in ("mean", "weight", "lowest", "high", "failing"):
+            setattr(self, key, state.get(key, getattr(self, key)))
