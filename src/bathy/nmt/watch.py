@@ -49,7 +49,7 @@ class Watch:
     high: int = 0
     """Updates in a row at which the mean was far above its lowest."""
     failing: int = 0
-    """Update since which validations found a decoder that does not listen, or one worse than guessing; 0: the last one did not."""
+    """Update since which validations found a decoder that does not listen or is worse than guessing; 0: the last did not."""
 
     def update(self, step: int, nll: float) -> str:
         """Learn the NLL of an update; returns why the run should stop, or nothing."""
