@@ -98,6 +98,11 @@ class Run:
         cased, lower = (row["score"] for row in rows if row["metric"] == "tokenised")
         return {"bleu": cased, "bleu_lower": lower}
 
+    def signature(self, split: str) -> str:
+        """How that BLEU was computed."""
+        path = self.folder / f"bleu_{split}.json"
+        return str(json.loads(path.read_text(encoding="utf-8"))[0]["signature"]) if path.exists() else ""
+
     def checkpoints(self) -> list[tuple[int, Transformer]]:
         """(update, model) of every checkpoint that was kept."""
         return [(step, load(place)) for step, place in checkpoints(self.folder)]
@@ -120,12 +125,18 @@ def translated(folder: Path, config: Config, split: str) -> list[dict[str, Any]]
 def finished(config: Config) -> Run:
     """The run of a config, trained to its end or to where it blew up or was found stuck; a finished one is not touched."""
     folder = Path(config.train.run)
-    path, essence = folder / "outcome.json", _essence(config)
-    if not path.exists() or json.loads(path.read_text(encoding="utf-8"))["config"] != essence:
+    path = folder / "outcome.json"
+    if not ended(config):
         outcome = _outcome(config, folder, _train(config, folder))
-        write_json(path, {"config": essence, "outcome": asdict(outcome)})
+        write_json(path, {"config": _essence(config), "outcome": asdict(outcome)})
     row = json.loads(path.read_text(encoding="utf-8"))["outcome"]
     return Run(folder, Outcome(**row | {"curve": [(step, loss) for step, loss in row["curve"]]}))
+
+
+def ended(config: Config) -> bool:
+    """Whether the run of this config was trained to its end before."""
+    path = Path(config.train.run) / "outcome.json"
+    return path.exists() and json.loads(path.read_text(encoding="utf-8"))["config"] == _essence(config)
 
 
 def _train(config: Config, folder: Path) -> str:

@@ -63,10 +63,11 @@ def reproduce(name: str, lab: Lab, again: bool = False) -> list[Verdict]:
     settings = lab.settings()
     if again or not _made_with(place, settings):
         start = time.monotonic()
-        lab.used.clear()
+        lab.forget()
         measured = item.measure(lab)
         folder.write_configs(place / "configs", lab)
-        made = origin(**settings) | {"command": lab.command(name), "seconds": round(time.monotonic() - start, 1)}
+        seconds = round(time.monotonic() - start, 1)
+        made = origin(**settings) | {"command": lab.command(name), "seconds": seconds, "before": len(lab.before), **lab.facts}
         folder.write(place, item, measured, made)
     return folder.conclude(place, item)
 

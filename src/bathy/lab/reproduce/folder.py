@@ -71,7 +71,10 @@ def page(item: Item, folder: Path, figure: str = "figure.svg") -> str:
     if (folder / "figure.svg").exists():
         parts.append(f"![{item.title}]({figure})")
     parts += [_verdict(verdict) for verdict in judged(item.name, numbers)]
-    parts.append(f"`{origin['command']}`, {origin['seconds']:.0f} s")
+    if origin.get("bleu"):
+        parts.append(f"BLEU: `{origin['bleu']}`")
+    before = f", not counting {origin['before']} runs trained before" if origin.get("before") else ""
+    parts.append(f"`{origin['command']}`, {origin['seconds']:.0f} s{before}")
     return "\n\n".join(parts)
 
 

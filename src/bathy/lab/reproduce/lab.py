@@ -19,7 +19,7 @@ from bathy.lab.reproduce.item import Measured
 from bathy.lab.reproduce.recipes import recipe
 from bathy.lab.reproduce.scale import Scale
 from bathy.lab.reproduce.spec import Spec
-from bathy.lab.runs import Run, finished
+from bathy.lab.runs import Run, ended, finished
 from bathy.nmt.batches import Batches
 from bathy.nmt.config import Config
 from bathy.nmt.corpora.toy import write_toy
@@ -47,6 +47,10 @@ class Lab:
     """Seeds of what is trained."""
     used: dict[str, Config] = field(default_factory=dict)
     """Configs that were asked for, by the name of their run."""
+    before: set[str] = field(default_factory=set)
+    """Those of them whose run had been trained before."""
+    facts: dict[str, str] = field(default_factory=dict)
+    """What else belongs to a result, such as BLEU's signature."""
 
     @property
     def seed_list(self) -> Sequence[int]:
@@ -57,6 +61,11 @@ class Lab:
         """What a result depends on, besides the code."""
         manifest = read_manifest(self.data)
         return {"scale": self.scale.name, "seeds": self.seeds, "data": manifest["keys"]}
+
+    def forget(self) -> None:
+        """Begin an item: nothing has been asked for yet."""
+        for known in (self.used, self.before, self.facts):
+            known.clear()
 
     def command(self, item: str) -> str:
         """The command that makes an item's result."""
@@ -113,7 +122,10 @@ class Lab:
 
     def run(self, spec: Spec, seed: int) -> Run:
         """A run, trained to its end."""
-        return finished(self.config(spec, seed))
+        config = self.config(spec, seed)
+        if ended(config):
+            self.before.add(config.train.run)
+        return finished(config)
 
     def trained(self, specs: Sequence[Spec], bleu: bool = False) -> Measured:
         """Train every spec with every seed; its numbers, and its validation curve as readings."""
@@ -121,7 +133,10 @@ class Lab:
         for seed in self.seed_list:
             for spec in specs:
                 run = self.run(spec, seed)
-                values = run.outcome.numbers() | (run.bleu(self.config(spec, seed), self.scale.test) if bleu else {})
+                values = run.outcome.numbers()
+                if bleu:
+                    values |= run.bleu(self.config(spec, seed), self.scale.test)
+                    self.facts["bleu"] = run.signature(self.scale.test) or self.facts.get("bleu", "")
                 for name, value in values.items():
                     per_seed = found.numbers.setdefault(f"{spec.name}.{name}", {})
                     assert isinstance(per_seed, dict)
