@@ -40,25 +40,35 @@ def tabulated(runs: list[Spec]) -> Any:
 
 
 def draw(measured: Measured) -> Any:
-    """Perplexity against updates, a panel a depth, a line a scheme."""
+    """Perplexity against updates, a panel a depth, a line a scheme; what is above the panel runs along its upper edge."""
     alt: Any = require("altair", "clinic")
 
-    rows = [_point(row) for row in measured.readings if row.quantity == "ppl" and row.value <= HIGHEST]
+    rows = [_point(row) for row in measured.readings if row.quantity == "ppl"]
+    lowest = min((row["ppl"] for row in rows), default=1.0)
+    depths = sorted({row["depth"] for row in rows}, key=lambda depth: int(depth.split()[0]))
     chart = alt.Chart(alt.Data(values=rows)).mark_line(point=alt.OverlayMarkDef(size=12))
     encoded = chart.encode(
         x=alt.X("step:Q", title="updates"),
-        y=alt.Y("ppl:Q", title="validation perplexity", scale=alt.Scale(type="log")),
+        y=alt.Y(
+            "ppl:Q", title="validation perplexity", scale=alt.Scale(type="log", domain=[0.8 * lowest, HIGHEST], nice=False)
+        ),
         color=alt.Color("scheme:N", title=None),
         detail="seed:N",
     )
-    return encoded.properties(width=280, height=240).facet(column=alt.Column("depth:N", title=None))
+    return encoded.properties(width=280, height=240).facet(column=alt.Column("depth:N", title=None, sort=depths))
 
 
 def _point(row: Reading) -> dict[str, Any]:
     """post_ln_18 as a scheme and a depth."""
     scheme, _, depth = row.model.removesuffix("_plain").rpartition("_")
     plain = " (no inner dropout)" if row.model.endswith("_plain") else ""
-    return {"step": row.step, "ppl": row.value, "scheme": scheme + plain, "depth": f"{depth} layers", "seed": row.seed}
+    return {
+        "step": row.step,
+        "ppl": min(row.value, HIGHEST),
+        "scheme": scheme + plain,
+        "depth": f"{depth} layers",
+        "seed": row.seed,
+    }
 
 
 FIGURE_1 = Item(
