@@ -67,7 +67,8 @@ def read_numbers(folder: Path) -> tuple[dict[str, Value], dict[str, Any]]:
 def page(item: Item, folder: Path, figure: str = "figure.svg") -> str:
     """The result as Markdown, from the folder's numbers alone: what the paper shows, table, figure, verdicts, command."""
     numbers, origin = read_numbers(folder)
-    parts = [item.shows, item.table(numbers).markdown()]
+    shows = item.shows if item.shows.startswith("Not in the paper") else f"**In the paper:** {item.shows}"
+    parts = [shows, item.table(numbers).markdown()]
     if (folder / "figure.svg").exists():
         parts.append(f"![{item.title}]({figure})")
     parts += [_verdict(verdict) for verdict in judged(item.name, numbers)]
