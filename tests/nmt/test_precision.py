@@ -1,5 +1,7 @@
 """float16's rules, and where an overflow began."""
 
+from contextlib import nullcontext
+
 import pytest
 import tiny
 import torch
@@ -58,3 +60,25 @@ def test_an_overflow_is_named_where_it_begins(name: str) -> None:
     assert "(backward)" in first_overflow(model, replay)
     handle.remove()
     assert layer and kind
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_float16_on_a_cpu_multiplies_as_a_gpu_does(dropout: float) -> None:
+    """Products of float16 matrices are float32's, rounded; a model's gradient is torch's own but for that."""
+    a, b = torch.randn(5, 9, 33).half(), torch.randn(5, 33, 17).half()
+    exact, out = (a.float() @ b.float()).half(), torch.empty(9, 17).half()
+    precision = Precision("float16", CPU)
+    with precision.products():
+        assert (a @ b).equal(exact) and (a[0] @ b[0]).equal(exact[0]) and torch.mm(a[0], b[0], out=out) is out
+        assert out.equal(exact[0]) and (a.float() @ b.float()).dtype == torch.float32
+    grads = []
+    for context in (precision.products(), nullcontext()):
+        model = tiny.model("admin", dropout=dropout, attention_dropout=dropout).train()
+        source, target = tiny.batch(model)
+        torch.manual_seed(1)
+        with context:
+            with precision.autocast():
+                loss = Objective(model, 0.1)(source, target, target)[0]
+            loss.backward()
+        grads.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+    assert grads[0].isfinite().all() and (grads[0] - grads[1]).norm() < 0.01 * grads[1].norm()

@@ -44,7 +44,7 @@ def train(config: Config, run: Path, world: World, allow_changes: bool = False) 
     with _memory_explained(config), held(run) if world.first else nullcontext():
         _write_config(config, run, data, world, allow_changes)
         state = begin(config, run, world)
-        with stopping() as stop, Desk(config, run, world, state) as desk:
+        with stopping() as stop, state.precision.products(), Desk(config, run, world, state) as desk:
             _loop(config, state, world, desk, stop)
     return state
 
