@@ -74,7 +74,7 @@ def page(item: Item, folder: Path, figure: str = "figure.svg") -> str:
     parts += [_verdict(verdict) for verdict in judged(item.name, numbers)]
     if origin.get("bleu"):
         parts.append(f"BLEU: `{origin['bleu']}`")
-    before = f", not counting {origin['before']} runs trained before" if origin.get("before") else ""
+    before = f", runs trained before and not counted: {origin['before']}" if origin.get("before") else ""
     parts.append(f"`{origin['command']}`, {origin['seconds']:.0f} s{before}")
     return "\n\n".join(parts)
 
