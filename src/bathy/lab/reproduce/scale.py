@@ -33,8 +33,8 @@ class Scale:
     """Learning rates of Figure 10's grid."""
     grid_steps: int
     """Updates of its runs."""
-    demonstration: tuple[int, int, int]
-    """Layers, updates and tokens of the deepest models."""
+    demonstration: tuple[int, int, int, int]
+    """Layers, updates, warm-up and tokens of the deepest models."""
     test: str = "test"
     """The split that is translated."""
     data: str = ""
@@ -63,7 +63,7 @@ SCALES: dict[str, Scale] = {
         short=(240, 50),
         rates=("2e-4", "4e-4", "6e-4", "8e-4", "1e-3"),
         grid_steps=200,
-        demonstration=(100, 100, 256),
+        demonstration=(100, 100, 33, 256),
     ),
     "small": Scale(
         "small",
@@ -78,7 +78,7 @@ SCALES: dict[str, Scale] = {
         short=(600, 130),
         rates=("2e-4", "4e-4", "6e-4", "8e-4", "1e-3"),
         grid_steps=1500,
-        demonstration=(1000, 450, 1024),
+        demonstration=(1000, 600, 100, 1024),
         test="test_2016_flickr",
         data="Multi30k: a folder of raw text (train.de, train.en, val.de …) or a prepared one",
     ),
@@ -95,7 +95,7 @@ SCALES: dict[str, Scale] = {
         short=(0, 0),
         rates=("1e-4", "2e-4", "3e-4", "4e-4", "5e-4"),
         grid_steps=100_000,
-        demonstration=(1000, 20_000, 4096),
+        demonstration=(1000, 20_000, 4000, 4096),
         data="a folder that holds iwslt14.de-en, wmt14.en-de or wmt14.en-fr, as `bathy corpus` lays them out",
     ),
 }
