@@ -1,4 +1,4 @@
-"""How deep: Admin, Pre-LN and Post-LN with a thousand layers, each at the same settings."""
+"""How deep: Admin with two choices of ω, Pre-LN and Post-LN with a thousand layers, each at the same settings."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from bathy.lab.reproduce.spec import Spec
 ENCODER = 4
 """Layers of the encoder; all others are the decoder's, each of which reads the source. Behind a deep encoder it takes far
 longer to listen: with 96 + 4 layers the source gap is 0.00 after 400 updates, with 4 + 96 it is 0.13 after 150."""
+SCHEMES = ("admin_constant_1", "admin", "pre_ln", "post_ln")
+"""With ω = √n, the change O(1), a token's own part survives to the top; with the paper's O(log n) it is buried under what
+all tokens share: after 996 decoder layers the variance among a sentence's tokens is 0.74 against 0.014 at the start."""
 SETTINGS = (
-    "model.ffn=64", "model.dropout=0", "model.attention_dropout=0", "model.activation_dropout=0", "optim.lr=6e-4",
+    "model.ffn=64", "model.dropout=0", "model.attention_dropout=0", "model.activation_dropout=0", "optim.lr=5e-4",
 )  # fmt: skip
 
 
 def runs(lab: Lab) -> list[Spec]:
-    """The three schemes at the scale's greatest depth, Admin first."""
+    """The schemes at the scale's greatest depth."""
     layers, steps, warmup, tokens = lab.scale.demonstration
     rhythm = max(1, steps // 6)
     changes = (
@@ -26,11 +29,11 @@ def runs(lab: Lab) -> list[Spec]:
         f"train.save_every={rhythm}", "train.keep_last=1", "train.log_every=10",
     )  # fmt: skip
     shape = (ENCODER, layers - ENCODER)
-    return [Spec(f"{s}_{layers}", s, shape, (*SETTINGS, *changes)) for s in ("admin", "pre_ln", "post_ln")]
+    return [Spec(f"{s}_{layers}", s, shape, (*SETTINGS, *changes)) for s in SCHEMES]
 
 
 def measure(lab: Lab) -> Measured:
-    """Train all three."""
+    """Train them all."""
     return lab.trained(runs(lab))
 
 

@@ -78,7 +78,7 @@ SCALES: dict[str, Scale] = {
         short=(600, 130),
         rates=("2e-4", "4e-4", "6e-4", "8e-4", "1e-3"),
         grid_steps=1500,
-        demonstration=(1000, 600, 100, 1024),
+        demonstration=(1000, 450, 75, 1024),
         test="test_2016_flickr",
         data="Multi30k: a folder of raw text (train.de, train.en, val.de …) or a prepared one",
     ),
