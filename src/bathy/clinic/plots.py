@@ -107,7 +107,7 @@ def dependency(readings: Sequence[Reading]) -> altair.Chart | None:
 
 
 def updates(readings: Sequence[Reading]) -> altair.Chart | None:
-    """Figures 5 and 11: ‖∇W‖ and ‖W_{t+1} − W_t‖ of every matrix, each relative to the largest of its model, by layer."""
+    """Figure 11: ‖∇W‖ and ‖W_{t+1} − W_t‖ of every matrix, each relative to the largest of its model, by layer."""
     rows: Rows = []
     for quantity, label in (("weight_gradient", "gradient"), ("weight_update", "update")):
         for (model, step), own in groups(_last_steps(readings, quantity), "model", "step"):

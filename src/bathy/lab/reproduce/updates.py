@@ -14,6 +14,7 @@ from bathy.clinic.exams import snapshot, updates
 from bathy.clinic.exams.gradients import gradients
 from bathy.clinic.probe import examined
 from bathy.clinic.readings import Reading, groups, select
+from bathy.errors import require
 from bathy.lab.reproduce.item import Item, Measured, Needs, Table, Value, over_seeds, shown
 from bathy.lab.reproduce.lab import Lab
 from bathy.lab.reproduce.spec import Spec
@@ -85,7 +86,7 @@ def _geometric(rows: Sequence[Reading]) -> float:
 
 
 def table(numbers: Mapping[str, Value]) -> Table:
-    """Gradient and update, by matrix and in spread."""
+    """Gradient and update, by matrix (geometric means relative to the largest) and in spread."""
     columns = ["", *(f"self-attention {role}" for role in ATTENTION), "spread over attention matrices, log10"]
     rows = [
         [what, *(shown(numbers, f"{what}.{role}") for role in ATTENTION), shown(numbers, f"{what}.spread")]
@@ -95,26 +96,47 @@ def table(numbers: Mapping[str, Value]) -> Table:
 
 
 def table_5(numbers: Mapping[str, Value]) -> Table:
-    """The same, with what the optimisers learnt."""
-    plain = table(numbers)
-    learnt = [["learnt by RAdam", shown(numbers, "radam.learnt")], ["learnt by SGD at best", shown(numbers, "sgd.learnt")]]
-    return Table(plain.columns, [*plain.rows, *([*row, "", "", "", ""] for row in learnt)])
+    """The spreads, and what the optimisers learnt."""
+    rows = [[what, shown(numbers, f"{what}.spread"), "–"] for what in ("gradient", "update")]
+    trained = {"radam": "RAdam"} | {f"sgd_{i}": f"SGD, rate {rate}" for i, rate in enumerate(RATES)}
+    rows += [[label, "–", shown(numbers, f"{name}.learnt")] for name, label in trained.items()]
+    return Table(["", "spread over attention matrices, log10", "nats learnt"], rows)
 
 
-def draw(measured: Measured) -> Any:
-    """Histograms of relative norms."""
-    return plots.updates(over_seeds([row for row in measured.readings if row.role in ATTENTION]))
+def draw_5(measured: Measured) -> Any:
+    """How many of attention's matrices have which norm, relative to the largest of the same network at the same update."""
+    alt: Any = require("altair", "clinic")
+
+    rows = []
+    own = [row for row in measured.readings if row.role in ATTENTION and row.value > 0]
+    for (quantity, _, _), at in groups(own, "quantity", "step", "seed"):
+        largest = max(row.value for row in at)
+        what = "gradient" if quantity == "weight_gradient" else "update"
+        rows += [{"what": what, "below": math.log10(largest / row.value)} for row in at]
+    chart = alt.Chart(alt.Data(values=rows)).mark_bar(opacity=0.7)
+    bars = chart.encode(
+        x=alt.X("below:Q", bin=alt.Bin(step=0.1), title="orders of magnitude below the largest norm"),
+        y=alt.Y("count()", stack=None, title="matrices, all checkpoints"),
+        color=alt.Color("what:N", title=None),
+    )
+    return bars.properties(width=420, height=240)
+
+
+def draw_11(measured: Measured) -> Any:
+    """Relative norms of self-attention's matrices, layer by layer, at the last checkpoint that has a next one."""
+    kept = [row for row in measured.readings if row.role in ATTENTION and row.kind == "self_attention"]
+    return plots.updates(over_seeds(kept))
 
 
 FIGURE_5 = Item(
     "figure-5",
     "Figure 5: unbalanced gradients, balanced updates",
-    "Relative norms of gradients and of updates of attention's matrices in a 12-layer Pre-LN model; geometric means "
-    "relative to the largest. SGD, which cannot balance them, fails where RAdam trains.",
+    "In a 12-layer Pre-LN model the gradients of attention's matrices differ widely, the updates do not. SGD, which cannot "
+    "balance them, fails where RAdam trains.",
     {"tiny": Needs("toy corpus", 0.1, 1.0), "small": Needs("Multi30k", 1.5, 1.5), "paper": Needs("WMT'14 En-De", 60.0, 32.0)},
     measure_5,
     table_5,
-    draw,
+    draw_5,
 )
 FIGURE_11 = Item(
     "figure-11",
@@ -123,5 +145,5 @@ FIGURE_11 = Item(
     {"tiny": Needs("toy corpus", 0.05, 1.0), "small": Needs("Multi30k", 1.0, 1.5), "paper": Needs("WMT'14 En-De", 48.0, 32.0)},
     measure_11,
     table,
-    draw,
+    draw_11,
 )
