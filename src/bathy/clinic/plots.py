@@ -99,7 +99,7 @@ def dependency(readings: Sequence[Reading]) -> altair.Chart | None:
             for row in own
             if row.index % stride == 0 and row.j % stride == 0 and math.isfinite(row.value)
         ]
-    return _figure(rows, "Layer dependency β", lambda alt: alt.Chart().mark_rect().encode(
+    return _figure(rows, "Layer dependency β", lambda alt: alt.Chart().mark_rect(aria=False).encode(
         x=alt.X("j:O", title="branch j", axis=_ordinal(alt)), y=alt.Y("i:O", title="sub-layer i", axis=_ordinal(alt)),
         color=alt.Color("beta:Q", title="β", scale=alt.Scale(scheme="viridis", domain=[0, 1], clamp=True)),
         tooltip=["i:Q", "j:Q", "beta:Q"],

@@ -13,7 +13,7 @@ from bathy.lab.reproduce.folder import page, read_numbers
 
 SMALL = ("numbers.json", "verdicts.json", "figure.svg")
 """What is copied besides the configs; readings stay behind."""
-LARGEST = 1_500_000
+LARGEST = 800_000
 """Bytes of a file that is copied at most: a figure with thousands of marks stays behind."""
 BLOCK = re.compile(r"(<!-- result: (\S+) -->\n).*?(<!-- end of result -->)", re.S)
 
