@@ -5,7 +5,7 @@ that floor, or 20 gradients in a row that are not finite in another format, stop
 scaling changes no digit of a gradient that float16 can hold.
 
 GPUs multiply float16 matrices with sums in float32 and round the result. Most CPUs have no instruction for it and torch takes
-twenty times float32's time; `Products` does the same by float32's routines.
+thirteen times float32's time; `Products` does the same by float32's routines.
 """
 
 from __future__ import annotations

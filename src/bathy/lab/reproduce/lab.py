@@ -49,6 +49,8 @@ class Lab:
     """Configs that were asked for, by the name of their run."""
     before: set[str] = field(default_factory=set)
     """Those of them whose run had been trained before."""
+    made: set[str] = field(default_factory=set)
+    """Those whose run was trained now."""
     facts: dict[str, str] = field(default_factory=dict)
     """What else belongs to a result, such as BLEU's signature."""
 
@@ -64,7 +66,7 @@ class Lab:
 
     def forget(self) -> None:
         """Begin an item: nothing has been asked for yet."""
-        for known in (self.used, self.before, self.facts):
+        for known in (self.used, self.before, self.made, self.facts):
             known.clear()
 
     def command(self, item: str) -> str:
@@ -123,8 +125,8 @@ class Lab:
     def run(self, spec: Spec, seed: int) -> Run:
         """A run, trained to its end."""
         config = self.config(spec, seed)
-        if ended(config):
-            self.before.add(config.train.run)
+        if config.train.run not in self.made:
+            (self.before if ended(config) else self.made).add(config.train.run)
         return finished(config)
 
     def trained(self, specs: Sequence[Spec], bleu: bool = False) -> Measured:
