@@ -11,6 +11,7 @@ from bathy.nmt.config import Config, read_config, to_toml
 from bathy.nmt.log import read_log
 from bathy.nmt.schedule import learning_rate, rectification
 from bathy.nmt.train import train
+from bathy.nmt.update import update
 from bathy.nmt.watch import Watch
 from bathy.nmt.world import World
 
@@ -141,6 +142,23 @@ def test_every_kind_of_scheme_trains_by_config_alone(toy_data: Path, tmp_path: P
     train(settings(toy_data, **changes), tmp_path, World())
     assert all(map(math.isfinite, losses(tmp_path)))
     assert load(tmp_path).config.encoder_scheme == scheme
+
+
+def test_training_takes_vanishing_numbers_for_zero_and_leaves_the_processor_as_it_was(
+    toy_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def vanishing() -> float:
+        return (torch.full((64,), 1e-30) * 1e-10).sum().item()
+
+    seen: list[float] = []
+    monkeypatch.setattr("bathy.nmt.train.update", lambda *given: seen.append(vanishing()) or update(*given))
+    for flush in (False, True):
+        torch.set_flush_denormal(flush)
+        before = vanishing()
+        train(settings(toy_data, **{"train.steps": 1}), tmp_path / str(flush), World())
+        assert (vanishing(), before > 0) == (before, not flush)
+    torch.set_flush_denormal(False)
+    assert seen == [0, 0]
 
 
 def test_divergence_stops_with_a_way_out(toy_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ from bathy.errors import ConfigError, TrainingError
 from bathy.files import held, write_text
 from bathy.nmt.batches import open_splits
 from bathy.nmt.config import Config, read_config, to_toml
+from bathy.nmt.cpu import flushed, hold_memory
 from bathy.nmt.desk import Desk
-from bathy.nmt.memory import hold_memory
 from bathy.nmt.signals import Stop, stopping
 from bathy.nmt.state import State, begin
 from bathy.nmt.text.codec import Codec
@@ -41,7 +41,7 @@ def train(config: Config, run: Path, world: World, allow_changes: bool = False) 
     if world.device.type == "cpu":
         hold_memory()
     data = open_splits(config.data)[0].folder
-    with _memory_explained(config), held(run) if world.first else nullcontext():
+    with _memory_explained(config), flushed(), held(run) if world.first else nullcontext():
         _write_config(config, run, data, world, allow_changes)
         state = begin(config, run, world)
         with stopping() as stop, state.precision.products(), Desk(config, run, world, state) as desk:

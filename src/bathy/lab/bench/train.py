@@ -17,8 +17,8 @@ import torch
 from bathy import console
 from bathy.lab.bench.prepared import CACHE, prepared
 from bathy.nmt.config import Config, read_config
+from bathy.nmt.cpu import hold_memory
 from bathy.nmt.flops import gemm_peak
-from bathy.nmt.memory import hold_memory
 from bathy.nmt.state import State, begin
 from bathy.nmt.update import update
 from bathy.nmt.world import World, joined
