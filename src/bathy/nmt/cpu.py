@@ -33,7 +33,7 @@ def flushed() -> Iterator[None]:
     """Where results below 1e-38 are zero, in this thread and in those it starts.
 
     A CPU takes such numbers apart in microcode. Post-LN's gradients over a thousand layers vanish into them; an update then
-    takes nine times as long, and no step of an optimiser is large enough to show them.
+    takes many times as long, and no step of an optimiser is large enough to show them.
     """
     before = (torch.tensor(1e-30) * 1e-10).item() == 0
     torch.set_flush_denormal(True)
