@@ -71,11 +71,12 @@ def test_a_point_that_two_workers_queued_at_once_runs_once(tmp_path: Path) -> No
     assert [row["state"] for row in rows(study, sweep.grid)] == ["trained"] * 4
 
 
-def test_a_failed_point_is_run_again_by_the_next_call(tmp_path: Path) -> None:
+def test_a_failed_point_is_run_again_by_the_next_call(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     sweep = Sweep(Grid.parse(AXES[1:]), tmp_path)
     run = Runner(fails=folder_name(sweep.grid.points[1]))
     with pytest.raises(ConfigError, match="no such data"):
         work(sweep, run)
+    assert capfd.readouterr().err == "", "the error speaks for itself"
     work(sweep, run)
     assert [row["state"] for row in rows(connect(sweep), sweep.grid)] == ["trained"] * 4
 

@@ -58,7 +58,7 @@ RETRY_AFTER = (0.2, 1.0)
 def connect(sweep: Sweep) -> Study:
     """The sweep's study, made if it is not there."""
     optuna = require("optuna", "sweep")
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # a warning would say with a traceback what the error says itself
     sweep.out.mkdir(parents=True, exist_ok=True)
     url = sweep.url.replace("postgresql://", "postgresql+psycopg://")
     engine = {} if url.startswith("sqlite") else {"pool_pre_ping": True}
