@@ -10,17 +10,16 @@ from bathy.lab.reproduce.lab import Lab
 from bathy.lab.reproduce.spec import Spec
 
 PUBLISHED = "41.02"
-RATE = ("optim.lr=2e-3",)
-"""For the deeper models: 5e-3 is the 4-layer recipe's."""
+DEEPER = ("optim.lr=2e-3", "train.steps=5000")
+"""The rate 5e-3 is the 4-layer recipe's, and each of its 8000 updates costs half of one of 12 layers."""
 RUNS = [
     Spec("post_ln_4", "post_ln", 4, (), "multi30k", "mark_post_ln_4"),
-    Spec("admin_4", "admin", 4, (), "multi30k", "mark_admin_4"),
-    Spec("admin_12", "admin", 12, RATE, "multi30k", "mark_admin_12"),
+    Spec("admin_12", "admin", 12, DEEPER, "multi30k", "mark_admin_12"),
 ]
 
 
 def measure(lab: Lab) -> Measured:
-    """The 4-layer recipe as published and with Admin, and a deeper Admin model."""
+    """The 4-layer recipe as published, and a deeper Admin model."""
     return lab.trained(RUNS, bleu=True)
 
 
@@ -39,7 +38,7 @@ MULTI30K = Item(
     "multi30k",
     "A published mark: Multi30k English→German",
     "Not in the paper: a 4-layer Transformer of width 128 is published with 41.02 tokenised BLEU on test_2016_flickr.",
-    {"small": Needs("Multi30k", 20.0, 2.0)},
+    {"small": Needs("Multi30k", 8.0, 2.0)},
     measure,
     table,
     draw,
