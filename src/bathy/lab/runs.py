@@ -87,7 +87,7 @@ class Run:
     def bleu(self, config: Config, split: str) -> dict[str, float]:
         """Tokenised BLEU of a split, cased and lower-cased, translated as [decode] says; bleu_SPLIT.json has the signatures.
 
-        0 for a run that blew up before its first checkpoint.
+        A model of lower-cased text has the latter only; 0 for a run that blew up before its first checkpoint.
         """
         if not checkpoints(self.folder):
             return {"bleu": 0.0, "bleu_lower": 0.0}
@@ -95,8 +95,8 @@ class Run:
         if not path.exists():
             write_json(path, translated(self.folder, config, split))
         rows = json.loads(path.read_text(encoding="utf-8"))
-        cased, lower = (row["score"] for row in rows if row["metric"] == "tokenised")
-        return {"bleu": cased, "bleu_lower": lower}
+        tokenised = [row for row in rows if row["metric"] == "tokenised"]
+        return {"bleu_lower" if "case:lc" in row["signature"] else "bleu": row["score"] for row in tokenised}
 
     def signature(self, split: str) -> str:
         """How that BLEU was computed."""
@@ -116,7 +116,7 @@ def translated(folder: Path, config: Config, split: str) -> list[dict[str, Any]]
     lines = [translation.texts[0] for translation in found]
     write_text(folder / f"{split}.hyp", "".join(f"{line}\n" for line in lines))
     scores: list[dict[str, Any]] = []
-    for lower in (False, True):
+    for lower in (True,) if text["lowercase"] else (False, True):
         options: dict[str, Any] = {"language": text["target"], "lowercase": lower, "samples": 0}
         scores += as_rows(score({split: lines}, [read_texts(target)], ("tokenised", "bleu"), **options))
     return scores

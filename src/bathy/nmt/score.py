@@ -58,8 +58,9 @@ def score(
         if name not in METRICS:
             raise ConfigError(f"there is no metric {name}.{nearest(name, METRICS)} Known: {', '.join(METRICS)}.")
         prepare = Moses(language).split if name == "tokenised" else str
-        hypotheses = [(system, [prepare(line) for line in lines]) for system, lines in systems.items()]
-        wanted = [[prepare(line) for line in lines] for lines in references]
+        case = str.lower if lowercase else str  # before Moses, whose abbreviations depend on it
+        hypotheses = [(system, [prepare(case(line)) for line in lines]) for system, lines in systems.items()]
+        wanted = [[prepare(case(line)) for line in lines] for lines in references]
         note = f"|moses:{language}" if name == "tokenised" else ""
         rows = _rows(METRICS[name](lib.metrics, lowercase), hypotheses, wanted, samples)
         for (system, _), (value, half_width, p, signature) in zip(hypotheses, rows, strict=True):

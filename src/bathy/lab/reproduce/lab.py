@@ -81,16 +81,19 @@ class Lab:
         return self.data_of("ende")
 
     @cache  # noqa: B019 - a lab lives as long as the command
-    def data_of(self, dataset: str) -> Path:
-        """The prepared data folder that stands for a dataset; made from the toy corpus or from --data where it is not there."""
+    def data_of(self, dataset: str, *changes: str) -> Path:
+        """The prepared data folder that stands for a dataset; made from the toy corpus or from --data where it is not there.
+
+        Text that is prepared otherwise, by `prepare.key=value` changes, has a folder of its own.
+        """
         if self.raw is not None and (self.raw / "manifest.json").exists():
             return self.raw
         if self.raw is None and self.scale.data:
             raise ConfigError(f"--scale {self.scale.name} needs --data: {self.scale.data}")
         name = self.scale.configs[dataset]
         raw = self._toy() if self.raw is None else self.raw / CORPORA[dataset] if self.scale.apart else self.raw
-        folder = self.out / "data" / name
-        prepare(recipe(name, [f"data.path='{folder}'", f"prepare.raw='{raw}'"]))
+        folder = self.out / "data" / ",".join([name, *changes])
+        prepare(recipe(name, [f"data.path='{folder}'", f"prepare.raw='{raw}'", *changes]))
         return folder
 
     def _toy(self) -> Path:
@@ -103,7 +106,8 @@ class Lab:
         """The resolved config of a run."""
         apart = f"{spec.dataset}_" if self.scale.apart else ""
         run = self.out / "runs" / f"{apart}{spec.folder or spec.name}_{seed}"
-        place = [f"data.path='{self.data_of(spec.dataset)}'", f"train.run='{run}'", f"train.seed={seed}"]
+        data = self.data_of(spec.dataset, *(change for change in spec.changes if change.startswith("prepare.")))
+        place = [f"data.path='{data}'", f"train.run='{run}'", f"train.seed={seed}"]
         self.used[run.name] = recipe(self.scale.configs[spec.dataset], [*place, *spec.config_changes()])
         return self.used[run.name]
 
@@ -138,7 +142,7 @@ class Lab:
                 values = run.outcome.numbers()
                 if bleu:
                     values |= run.bleu(self.config(spec, seed), self.scale.test)
-                    self.facts["bleu"] = run.signature(self.scale.test) or self.facts.get("bleu", "")
+                    self.facts["bleu"] = _together(self.facts.get("bleu", ""), run.signature(self.scale.test))
                 for name, value in values.items():
                     per_seed = found.numbers.setdefault(f"{spec.name}.{name}", {})
                     assert isinstance(per_seed, dict)
@@ -167,3 +171,8 @@ class Lab:
                 batch = self.batch(seed=seed)
                 stabilise_(model, batch if len(model.config.stacks) > 1 else batch[0])
         return model
+
+
+def _together(said: str, more: str) -> str:
+    """What was said, and more if it is new."""
+    return "; ".join(dict.fromkeys(filter(None, [*said.split("; "), more])))
