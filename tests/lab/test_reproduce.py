@@ -23,6 +23,7 @@ from bathy.lab.reproduce.recipes import recipe
 from bathy.lab.reproduce.scale import SCALES, find_scale
 from bathy.lab.reproduce.spec import Spec
 from bathy.lab.runs import Outcome
+from bathy.nmt.data import read_manifest
 
 SHAPE = {"width": 16, "ffn": 16, "heads": 2}
 SIZES: dict[str, Any] = {"shape": SHAPE, "draws": 2, "tokens": 64, "deepest": 4, "depths": (1, 2, 18)}
@@ -79,6 +80,13 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         Spec, "config_changes", lambda spec: [*shallow(spec), "model.encoder_layers=2", "model.decoder_layers=2"]
     )
+
+
+def test_text_that_is_prepared_otherwise_has_a_folder_of_its_own(lab: Lab) -> None:
+    plain, lower = (lab.config(Spec("run", "admin", 2, changes), 1) for changes in ((), ("prepare.lowercase=true",)))
+    settings = [read_manifest(config.data.folders[0])["settings"]["prepare"] for config in (plain, lower)]
+    assert [text["lowercase"] for text in settings] == [False, True]
+    assert plain.data.folders == (lab.data_of("ende"),) != lower.data.folders
 
 
 @pytest.mark.parametrize("name", reproduce.PLACES)

@@ -23,6 +23,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "data"
 
 
+@pytest.fixture(scope="module")
+def lower(data: Path) -> Path:
+    folder, changes = data.parent / "lower", ["data.vocab=400", "prepare.lowercase=true"]
+    prepare(read_config(None, [f"data.path='{folder}'", f"prepare.raw='{data.parent / 'raw'}'", *changes]))
+    return folder
+
+
 def config(data: Path, run: Path, *changes: str) -> Config:
     model = ["model.width=16", "model.ffn=16", "model.heads=2", "model.encoder_layers=1", "model.decoder_layers=1"]
     train = ["train.tokens=128", "train.steps=6", "train.valid_every=2", "train.save_every=3", "train.log_every=1"]
@@ -64,3 +71,9 @@ def test_bleu_is_kept_with_its_signature(data: Path, tmp_path: Path, monkeypatch
     assert 0 <= score["bleu"] <= score["bleu_lower"] <= 100 and "tok:none" in (run.folder / "bleu_test.json").read_text()
     monkeypatch.setattr(runs, "translated", None)
     assert run.bleu(settings, "test") == score
+
+
+def test_a_model_of_lower_cased_text_has_no_cased_bleu(lower: Path, tmp_path: Path) -> None:
+    settings = config(lower, tmp_path / "run")
+    run = finished(settings)
+    assert set(run.bleu(settings, "test")) == {"bleu_lower"} and "case:lc" in run.signature("test")

@@ -14,6 +14,8 @@ from bathy.lab.reproduce.spec import THREE, Spec, stack
 FIGURE_1_RUNS = [*stack(THREE, 6), *stack(("pre_ln", "admin", "post_ln"), 18)]
 PLAIN = Spec("admin_6_plain", "admin", 6, ("model.attention_dropout=0", "model.activation_dropout=0"), "iwslt")
 FIGURE_9_RUNS = [*stack(THREE, 12), *stack(THREE, 6, "iwslt"), PLAIN]
+NOTES = {"plain": " (no inner dropout)", "cased": " (with case)"}
+"""Last word of a run's name to what it means."""
 HIGHEST = 200.0
 """Upper edge of the figure."""
 
@@ -59,13 +61,13 @@ def draw(measured: Measured) -> Any:
 
 
 def _point(row: Reading) -> dict[str, Any]:
-    """post_ln_18 as a scheme and a depth."""
-    scheme, _, depth = row.model.removesuffix("_plain").rpartition("_")
-    plain = " (no inner dropout)" if row.model.endswith("_plain") else ""
+    """post_ln_18 as a scheme and a depth; post_ln_18_plain has a note besides."""
+    name, _, last = row.model.rpartition("_")
+    scheme, _, depth = (name if last in NOTES else row.model).rpartition("_")
     return {
         "step": row.step,
         "ppl": min(row.value, HIGHEST),
-        "scheme": scheme + plain,
+        "scheme": scheme + NOTES.get(last, ""),
         "depth": f"{depth} layers",
         "seed": row.seed,
     }
