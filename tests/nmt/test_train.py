@@ -104,20 +104,24 @@ def test_a_run_starts_from_another_runs_weights(toy_data: Path, tmp_path: Path) 
 
 def test_patience_ends_a_run(toy_data: Path, tmp_path: Path) -> None:
     changes = {"train.patience": 2, "train.valid_every": 1, "optim.lr": 1e-12, "train.steps": 50, "train.save_every": 0}
-    assert train(settings(toy_data, **changes), tmp_path, World()).step < 10
+    state = train(settings(toy_data, **changes), tmp_path, World())
+    assert state.step < 10
+    assert [step for step, _ in checkpoints(tmp_path)] == [state.step]
 
 
-def test_epochs_end_a_run_and_each_is_saved(toy_data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("accumulate", [2, 3])
+def test_epochs_end_a_run_and_each_is_saved(toy_data: Path, tmp_path: Path, accumulate: int) -> None:
     changes = {
-        "train.epochs": 2,
+        "train.epochs": 3,
         "train.save_epochs": "true",
         "train.save_every": 0,
         "train.steps": 10_000,
-        "train.tokens": 4000,
+        "train.tokens": 1000,
+        "train.accumulate": accumulate,
     }
     state = train(settings(toy_data, **changes), tmp_path, World())
-    assert state.epochs == 2
-    assert [json.loads((folder / "meta.json").read_text())["epoch"] for _, folder in checkpoints(tmp_path)] == [1, 2]
+    assert state.epochs == 3
+    assert [json.loads((folder / "meta.json").read_text())["epoch"] for _, folder in checkpoints(tmp_path)] == [1, 2, 3]
 
 
 def test_the_monitor_and_everything_else_one_can_watch_change_no_loss(toy_data: Path, tmp_path: Path) -> None:

@@ -53,15 +53,17 @@ def _loop(config: Config, state: State, world: World, desk: Desk, stop: Stop) ->
     """Update, log, validate and save, each in its rhythm."""
     while not finished(config, state) and not world.any(stop.asked):
         state.step += 1
+        epochs = state.epochs
         desk.watch_next()
         desk.take(update(config, state, world))
         last = finished(config, state)
         if every(state.step, config.train.log_every) or last:
             desk.log()
-        saving = last or desk.due_by_time() or every(state.step, config.train.save_every) or _epoch_ends(config, state)
+        epoch_ended = config.train.save_epochs and state.epochs > epochs  # perhaps in the middle of an update
+        saving = last or desk.due_by_time() or every(state.step, config.train.save_every) or epoch_ended
         if saving or every(state.step, config.train.valid_every):
             desk.validate()
-        if saving:
+        if saving or finished(config, state):  # by patience
             desk.save()
     if world.any(stop.asked):
         desk.save()
@@ -77,10 +79,6 @@ def finished(config: Config, state: State) -> bool:
 def every(step: int, rhythm: int) -> bool:
     """Whether a step falls on a rhythm; 0 is none."""
     return rhythm > 0 and step % rhythm == 0
-
-
-def _epoch_ends(config: Config, state: State) -> bool:
-    return config.train.save_epochs and state.batches.position >= len(state.batches)
 
 
 def _write_config(config: Config, run: Path, data: Path, world: World, allow_changes: bool) -> None:
