@@ -16,6 +16,11 @@ PLAIN = Spec("admin_6_plain", "admin", 6, ("model.attention_dropout=0", "model.a
 FIGURE_9_RUNS = [*stack(THREE, 12), *stack(THREE, 6, "iwslt"), PLAIN]
 NOTES = {"plain": " (no inner dropout)", "cased": " (with case)"}
 """Last word of a run's name to what it means."""
+COLUMNS = {
+    "early": "ppl after a tenth", "ppl": "ppl at the end", "learnt": "nats learnt", "gap": "source gap", "bleu": "BLEU",
+    "updates": "updates",
+}  # fmt: skip
+"""A run's numbers to what a table calls them."""
 HIGHEST = 200.0
 """Upper edge of the figure."""
 
@@ -34,9 +39,9 @@ def tabulated(runs: list[Spec]) -> Any:
     """A function that tabulates these runs' numbers."""
 
     def table(numbers: Mapping[str, Value]) -> Table:
-        names = ("early", "ppl", "learnt", "gap", "bleu", "updates")
+        names = [name for name in COLUMNS if any(f"{run.name}.{name}" in numbers for run in runs)]
         rows = [[f"`{run.name}`", *(shown(numbers, f"{run.name}.{name}") for name in names)] for run in runs]
-        return Table(["run", "ppl after a tenth", "ppl at the end", "nats learnt", "source gap", "BLEU", "updates"], rows)
+        return Table(["run", *(COLUMNS[name] for name in names)], rows)
 
     return table
 
