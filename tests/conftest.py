@@ -1,5 +1,6 @@
 """What all tests share: one thread, one seed, a small corpus and its data folder."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from bathy.nmt.dataconfig import DataConfig, PrepareConfig
 from bathy.nmt.prepare import prepare
 
 torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,6 @@ TINY: dict[str, Any] = {
     "optim.warmup": 4, "train.tokens": 260,
     "train.log_every": 1, "train.steps": 20, "train.save_every": 0, "train.valid_every": 0,
 }  # fmt: skip
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
 def write_config(folder: Path, data: Path, **changes: Any) -> Path:
@@ -41,9 +40,7 @@ def command(config: Path, run: Path, ranks: int = 1, restarts: int = 0, *options
 
 def trained(config: Path, run: Path, ranks: int = 1, *options: str) -> list[float]:
     """The losses of a run in processes of its own."""
-    done = subprocess.run(
-        command(config, run, ranks, 0, *options), capture_output=True, text=True, check=False, env=ENVIRONMENT
-    )
+    done = subprocess.run(command(config, run, ranks, 0, *options), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return losses(run)
 
@@ -78,7 +75,7 @@ def test_killed_at_random_moments_a_run_ends_as_if_undisturbed(toy_data: Path, t
     whole = trained(config, tmp_path / "whole")
     hurt, dice, kills = tmp_path / "hurt", random.Random(5), 0
     for _ in range(4):
-        process = subprocess.Popen(command(config, hurt), stderr=subprocess.DEVNULL, env=ENVIRONMENT)
+        process = subprocess.Popen(command(config, hurt), stderr=subprocess.DEVNULL)
         before = len(losses(hurt))
         while process.poll() is None and len(losses(hurt)) <= before:
             time.sleep(0.02)
@@ -118,7 +115,7 @@ def test_killed_inside_a_save_a_run_ends_as_if_undisturbed(toy_data: Path, tmp_p
     for moment in ("save_file", "_settle", "prune"):
         hurt = tmp_path / moment
         arguments = [sys.executable, "-c", KILLED, moment, "train", str(config), "--out", str(hurt)]
-        assert subprocess.run(arguments, capture_output=True, check=False, env=ENVIRONMENT).returncode == -signal.SIGKILL
+        assert subprocess.run(arguments, capture_output=True, check=False).returncode == -signal.SIGKILL
         assert trained(config, hurt) == whole
         assert all(torch.equal(tensor, end[name]) for name, tensor in final_weights(hurt).items())
         assert not list((hurt / "checkpoints").glob(".*"))
@@ -126,10 +123,10 @@ def test_killed_inside_a_save_a_run_ends_as_if_undisturbed(toy_data: Path, tmp_p
 
 def test_a_run_in_use_is_refused(toy_data: Path, tmp_path: Path) -> None:
     config, run = write_config(tmp_path, toy_data, **{"train.steps": 100_000}), tmp_path / "run"
-    first = subprocess.Popen(command(config, run), stderr=subprocess.DEVNULL, env=ENVIRONMENT)
+    first = subprocess.Popen(command(config, run), stderr=subprocess.DEVNULL)
     while first.poll() is None and not losses(run):
         time.sleep(0.05)
-    second = subprocess.run(command(config, run), capture_output=True, text=True, check=False, env=ENVIRONMENT)
+    second = subprocess.run(command(config, run), capture_output=True, text=True, check=False)
     first.kill()
     first.wait()
     assert (second.returncode, second.stderr.count("\n")) == (2, 1)
@@ -138,7 +135,7 @@ def test_a_run_in_use_is_refused(toy_data: Path, tmp_path: Path) -> None:
 
 def test_a_signal_saves_and_leaves_in_order(toy_data: Path, tmp_path: Path) -> None:
     config, run = write_config(tmp_path, toy_data, **{"train.steps": 100_000}), tmp_path / "run"
-    process = subprocess.Popen(command(config, run), stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    process = subprocess.Popen(command(config, run), stderr=subprocess.PIPE, text=True)
     while process.poll() is None and not losses(run):
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
@@ -151,7 +148,7 @@ def test_a_signal_saves_and_leaves_in_order(toy_data: Path, tmp_path: Path) -> N
 def test_a_lost_rank_is_replaced_and_the_weights_are_those_of_a_restart(toy_data: Path, tmp_path: Path) -> None:
     config = write_config(tmp_path, toy_data, **{"train.steps": 40, "train.save_every": 10, "model.dropout": 0.1})
     run = tmp_path / "run"
-    process = subprocess.Popen(command(config, run, 2, 2), stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    process = subprocess.Popen(command(config, run, 2, 2), stderr=subprocess.PIPE, text=True)
     while process.poll() is None and not checkpoints(run):
         time.sleep(0.02)
     found = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True)
