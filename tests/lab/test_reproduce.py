@@ -235,6 +235,7 @@ def test_a_page_shows_what_its_folders_hold(tmp_path: Path) -> None:
         (lambda lab: find_scale("smal"), "Did you mean small"),
         (lambda lab: reproduce.reproduce("table-4", lab), "cannot be run at --scale tiny"),
         (lambda lab: Lab(SCALES["small"], lab.out).data, "needs --data"),
+        (lambda lab: Lab(lab.scale, lab.out, lab.data).data_of("ende", "prepare.lowercase=true"), "needs the raw text"),
         (lambda lab: read_numbers(lab.out / "nowhere"), "not a result"),
     ],
 )

@@ -87,6 +87,8 @@ class Lab:
         Text that is prepared otherwise, by `prepare.key=value` changes, has a folder of its own.
         """
         if self.raw is not None and (self.raw / "manifest.json").exists():
+            if changes:
+                raise ConfigError(f"--data {self.raw} is prepared already; a run with {', '.join(changes)} needs the raw text")
             return self.raw
         if self.raw is None and self.scale.data:
             raise ConfigError(f"--scale {self.scale.name} needs --data: {self.scale.data}")
