@@ -39,6 +39,7 @@ PLACES: dict[str, str] = {
     "initialisations": "variants.INITIALISATIONS",
     "rescaled": "variants.RESCALED",
     "multi30k": "mark.MULTI30K",
+    "multi30k-deep": "mark.MULTI30K_DEEP",
     "depth": "depth.DEPTH",
 }
 """Item to where it is defined, figures first."""
