@@ -151,16 +151,18 @@ def test_the_spread_of_gradients_is_of_all_attention_matrices() -> None:
 
 def test_grid_counts_failures_and_wins() -> None:
     rows = []
-    for model, gains, losses in (
-        ("post_ln", (0.0, 2.0), (5.0, 2.0)),
-        ("pre_ln", (1.0, 1.0), (3.0, 3.0)),
-        ("admin", (2.0, 2.0), (2, 2)),
+    for model, gains, losses, stops in (
+        ("post_ln", (0.0, 2.0), (5.0, 2.0), (1.0, 1.0)),
+        ("pre_ln", (1.0, 1.0), (3.0, 3.0), (0.0, 1.0)),
+        ("admin", (2.0, 2.0), (2, 2), (0.0, 0.0)),
     ):
-        for place, gain, loss in zip("ab", gains, losses, strict=True):
-            rows += [Reading("learnt", gain, model=model, site=place), Reading("loss", loss, model=model, site=place)]
+        for place, *values in zip("ab", gains, losses, stops, strict=True):
+            names = zip(("learnt", "loss", "stopped"), values, strict=True)
+            rows += [Reading(name, value, model=model, site=place) for name, value in names]
     assert grid.numbers(rows) == {
-        "post_ln.failed": 1.0, "post_ln.best_loss": 2.0, "pre_ln.failed": 0.0, "pre_ln.best_loss": 3.0,
-        "admin.failed": 0.0, "admin.best_loss": 2.0, "post_ln.wins": 1.0,
+        "post_ln.failed": 1.0, "post_ln.stopped": 2.0, "post_ln.best_loss": 2.0, "post_ln.wins": 1.0,
+        "pre_ln.failed": 0.0, "pre_ln.stopped": 1.0, "pre_ln.best_loss": 3.0,
+        "admin.failed": 0.0, "admin.stopped": 0.0, "admin.best_loss": 2.0,
     }  # fmt: skip
 
 

@@ -38,18 +38,19 @@ def measure(lab: Lab) -> Measured:
     for point in grid.points:
         outcome = run(point, sweep.folder(point))
         place: dict[str, Any] = {"model": point[BOTH], "site": f"{point['optim.lr']} {point['optim.beta2']}"}
-        rows += [Reading(name, value, **place) for name, value in (("learnt", outcome.learnt), ("loss", outcome.loss))]
+        values = {"learnt": outcome.learnt, "gap": outcome.gap, "stopped": float(outcome.stopped), "loss": outcome.loss}
+        rows += [Reading(name, value, **place) for name, value in values.items()]
     return Measured(numbers(rows), rows)
 
 
 def numbers(rows: Sequence[Reading]) -> dict[str, Value]:
-    """Scheme.failed, .best_loss, and the share of settings where Post-LN trains in which it beats Pre-LN."""
-    learnt = {(row.model, row.site): row.value for row in rows if row.quantity == "learnt"}
-    loss = {(row.model, row.site): row.value for row in rows if row.quantity == "loss"}
+    """Scheme.failed, .stopped, .best_loss, and the share of settings where Post-LN trains in which it beats Pre-LN."""
+    learnt, stopped, loss = (_values(rows, name) for name in ("learnt", "stopped", "loss"))
     places = list(dict.fromkeys(row.site for row in rows))
     result: dict[str, Value] = {}
     for scheme in THREE:
         result[f"{scheme}.failed"] = float(sum(learnt[scheme, place] < TRAINED for place in places))
+        result[f"{scheme}.stopped"] = sum(stopped[scheme, place] for place in places)
         result[f"{scheme}.best_loss"] = min(loss[scheme, place] for place in places)
     trained = [place for place in places if learnt["post_ln", place] >= TRAINED]
     if trained:
@@ -57,22 +58,27 @@ def numbers(rows: Sequence[Reading]) -> dict[str, Value]:
     return result
 
 
+def _values(rows: Sequence[Reading], quantity: str) -> dict[tuple[str, str], float]:
+    return {(row.model, row.site): row.value for row in rows if row.quantity == quantity}
+
+
 def table(numbers: Mapping[str, Value]) -> Table:
     """A row a scheme."""
     said = {"post_ln": "7; better than Pre-LN in 7 of the other 8", "pre_ln": "0", "admin": "0"}
-    rows = [[f"`{s}`", shown(numbers, f"{s}.failed"), shown(numbers, f"{s}.best_loss", 4), said[s]] for s in THREE]
-    return Table(["", "failed, of 15", "best validation loss", "paper: failed, of 15"], rows)
+    names = {"failed": 3, "stopped": 3, "best_loss": 4}
+    rows = [[f"`{s}`", *(shown(numbers, f"{s}.{name}", digits) for name, digits in names.items()), said[s]] for s in THREE]
+    columns = ["", f"learnt less than {TRAINED} nats, of 15", "given up by the watch, of 15", "best validation loss"]
+    return Table([*columns, "paper: failed, of 15"], rows)
 
 
 def draw(measured: Measured) -> Any:
-    """Three heat maps."""
-    learnt = {(row.model, row.site): row.value for row in measured.readings if row.quantity == "learnt"}
+    """Three heat maps; failed is what learnt nothing or was given up."""
+    learnt, stopped, loss = (_values(measured.readings, name) for name in ("learnt", "stopped", "loss"))
     cells = []
-    for row in measured.readings:
-        if row.quantity == "loss":
-            rate, beta2 = row.site.split()
-            state = "trained" if learnt[row.model, row.site] >= TRAINED else "stopped"
-            cells.append({BOTH: row.model, "optim.lr": rate, "optim.beta2": beta2, "state": state, "loss": row.value})
+    for place, value in loss.items():
+        rate, beta2 = place[1].split()
+        state = "stopped" if learnt[place] < TRAINED or stopped[place] else "trained"
+        cells.append({BOTH: place[0], "optim.lr": rate, "optim.beta2": beta2, "state": state, "loss": value})
     axes = {key: tuple(dict.fromkeys(str(cell[key]) for cell in cells)) for key in (BOTH, "optim.lr", "optim.beta2")}
     return chart(cells, Grid(axes), "loss")
 
