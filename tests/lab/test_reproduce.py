@@ -75,7 +75,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gradients, "LAYERS", (2, 2))
     monkeypatch.setattr(dependency, "STARTS", 1)
     monkeypatch.setattr(grid, "work", lambda sweep, run: None)
-    monkeypatch.setattr(grid, "finished", lambda config: Pretended(None, None))  # type: ignore[arg-type]
+    monkeypatch.setattr(Lab, "finish", lambda lab, config: Pretended(lab, None))  # type: ignore[arg-type]
     shallow = Spec.config_changes
     monkeypatch.setattr(
         Spec, "config_changes", lambda spec: [*shallow(spec), "model.encoder_layers=2", "model.decoder_layers=2"]

@@ -11,7 +11,7 @@ from bathy.clinic.readings import Reading
 from bathy.lab.reproduce.item import Item, Measured, Needs, Table, Value, shown
 from bathy.lab.reproduce.lab import Lab
 from bathy.lab.reproduce.spec import THREE, Spec
-from bathy.lab.runs import Outcome, finished
+from bathy.lab.runs import Outcome
 from bathy.lab.sweep import Grid, Sweep, changes, work
 from bathy.lab.sweep.grid import Point
 from bathy.lab.sweep.results import chart
@@ -31,7 +31,7 @@ def measure(lab: Lab) -> Measured:
 
     def run(point: Point, folder: Path) -> Outcome:
         spec = replace(base, changes=(*steps, *changes(point), f"train.run='{folder}'"))
-        return finished(lab.config(spec, lab.seed_list[0])).outcome
+        return lab.finish(lab.config(spec, lab.seed_list[0])).outcome
 
     work(sweep, run)
     rows: list[Reading] = []

@@ -130,7 +130,10 @@ class Lab:
 
     def run(self, spec: Spec, seed: int) -> Run:
         """A run, trained to its end."""
-        config = self.config(spec, seed)
+        return self.finish(self.config(spec, seed))
+
+    def finish(self, config: Config) -> Run:
+        """The run of a config, trained to its end; notes whether that was done before."""
         if config.train.run not in self.made:
             (self.before if ended(config) else self.made).add(config.train.run)
         return finished(config)
