@@ -38,3 +38,8 @@ def test_a_transposed_tensor_is_dropped_as_any_other() -> None:
     x = torch.randn(6, 4).T.requires_grad_()
     y = Dropout(0.5)(x)
     torch.testing.assert_close(torch.autograd.grad(y.sum(), x)[0] * x, y)
+
+
+def test_nothing_to_drop_and_nothing_to_keep() -> None:
+    assert Dropout(0.5)(torch.ones(0, 3)).shape == (0, 3)
+    assert Dropout(1.0)(torch.ones(5)).eq(0).all() and Dropout(0.999999)(torch.ones(5)).shape == (5,)
