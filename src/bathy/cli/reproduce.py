@@ -15,7 +15,10 @@ def reproduce(
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of what is trained.")] = 1,
     out: Annotated[Path | None, typer.Option(help="Folder of data, runs and results; default results/SCALE.")] = None,
     again: Annotated[bool, typer.Option(help="Measure anew what is finished; runs are kept.")] = False,
-    publish: Annotated[Path | None, typer.Option(help="Also copy the results beside this page and update it.")] = None,
+    publish: Annotated[
+        Path | None,
+        typer.Option(help="Copy the results beside this page and update it; runs kept there are not trained again."),
+    ] = None,
     show: Annotated[bool, typer.Option("--list", help="List the items and what each needs.")] = False,
 ) -> None:
     """Measure the paper's figures and tables anew and judge its claims by them. Stopped, it goes on where it was.
@@ -25,6 +28,7 @@ def reproduce(
     from bathy import console
     from bathy.lab import reproduce as lab
     from bathy.lab.reproduce.lab import Lab
+    from bathy.lab.reproduce.publish import kept_runs
     from bathy.lab.reproduce.publish import publish as update
     from bathy.lab.reproduce.scale import SCALES, find_scale
 
@@ -33,7 +37,8 @@ def reproduce(
         for known in SCALES.values():
             console.out.print(f"{known.name}: {known.purpose}")
         return
-    place = Lab(find_scale(scale), out or Path("results") / scale, data, seeds)
+    folder = out or Path("results") / scale
+    place = Lab(find_scale(scale), folder, data, seeds, publish and kept_runs(publish, folder.name))
     for name in items:
         lab.find_item(name)
     for name in items:

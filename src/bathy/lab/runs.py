@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bathy.errors import Diverged
-from bathy.files import write_json, write_text
+from bathy.errors import DataError, Diverged
+from bathy.files import origin, write_json, write_text
 from bathy.nmt.batches import open_splits
 from bathy.nmt.checkpoint import checkpoints, load
 from bathy.nmt.config import Config
@@ -75,7 +75,7 @@ def perplexity(loss: float) -> float:
 
 @dataclass(frozen=True)
 class Run:
-    """A run that has come to its end."""
+    """A run that has come to its end; one that is kept beside a page has its outcome and scores, and no weights."""
 
     folder: Path
     outcome: Outcome
@@ -89,10 +89,10 @@ class Run:
 
         A model of lower-cased text has the latter only; 0 for a run that blew up before its first checkpoint.
         """
-        if not checkpoints(self.folder):
-            return {"bleu": 0.0, "bleu_lower": 0.0}
         path = self.folder / f"bleu_{split}.json"
         if not path.exists():
+            if not checkpoints(self.folder):
+                return {"bleu": 0.0, "bleu_lower": 0.0}
             write_json(path, translated(self.folder, config, split))
         rows = json.loads(path.read_text(encoding="utf-8"))
         tokenised = [row for row in rows if row["metric"] == "tokenised"]
@@ -125,18 +125,33 @@ def translated(folder: Path, config: Config, split: str) -> list[dict[str, Any]]
 def finished(config: Config) -> Run:
     """The run of a config, trained to its end or to where it blew up or was found stuck; a finished one is not touched."""
     folder = Path(config.train.run)
-    path = folder / "outcome.json"
-    if not ended(config):
+    if not ended(config, folder):
         outcome = _outcome(config, folder, _train(config, folder))
-        write_json(path, {"config": _essence(config), "outcome": asdict(outcome)})
-    row = json.loads(path.read_text(encoding="utf-8"))["outcome"]
+        write_json(folder / "outcome.json", {"origin": origin(), **_identity(config), "outcome": asdict(outcome)})
+    return read_run(folder)
+
+
+def read_run(folder: Path) -> Run:
+    """The run whose outcome lies in a folder."""
+    row = _read_outcome(folder)["outcome"]
     return Run(folder, Outcome(**row | {"curve": [(step, loss) for step, loss in row["curve"]]}))
 
 
-def ended(config: Config) -> bool:
-    """Whether the run of this config was trained to its end before."""
-    path = Path(config.train.run) / "outcome.json"
-    return path.exists() and json.loads(path.read_text(encoding="utf-8"))["config"] == _essence(config)
+def ended(config: Config, folder: Path) -> bool:
+    """Whether the folder holds the outcome of this config with this data, of a run that was trained to its end."""
+    if not (folder / "outcome.json").exists():
+        return False
+    found = _read_outcome(folder)
+    return all(found.get(key) == value for key, value in _identity(config).items())
+
+
+def _read_outcome(folder: Path) -> dict[str, Any]:
+    path = folder / "outcome.json"
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{path} is not a run's outcome: {error}; remove it and the run goes on from its checkpoint") from None
+    return found
 
 
 def _train(config: Config, folder: Path) -> str:
@@ -151,9 +166,11 @@ def _train(config: Config, folder: Path) -> str:
     return ""
 
 
-def _essence(config: Config) -> dict[str, Any]:
-    """What decides how a run comes out: all but where it and its data lie."""
-    return config.model_dump(mode="json", exclude={"prepare": True, "decode": True, "data": {"path"}, "train": {"run"}})
+def _identity(config: Config) -> dict[str, Any]:
+    """What decides how a run comes out: its text, and its config but for where it and its data lie."""
+    places: Any = {"prepare": True, "decode": True, "data": {"path"}, "train": {"run"}}
+    text = [read_manifest(folder)["keys"] for folder in config.data.folders]
+    return {"config": config.model_dump(mode="json", exclude=places), "data": text}
 
 
 def _outcome(config: Config, folder: Path, why: str) -> Outcome:

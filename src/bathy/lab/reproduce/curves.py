@@ -14,7 +14,7 @@ from bathy.lab.reproduce.spec import THREE, Spec, stack
 FIGURE_1_RUNS = [*stack(THREE, 6), *stack(("pre_ln", "admin", "post_ln"), 18)]
 PLAIN = Spec("admin_6_plain", "admin", 6, ("model.attention_dropout=0", "model.activation_dropout=0"), "iwslt")
 FIGURE_9_RUNS = [*stack(THREE, 12), *stack(THREE, 6, "iwslt"), PLAIN]
-NOTES = {"plain": " (no inner dropout)", "cased": " (with case)"}
+NOTES = {"plain": " (no inner dropout)", "noisier": " (inner dropout, BPE-dropout)", "cased": " (with case)"}
 """Last word of a run's name to what it means."""
 COLUMNS = {
     "early": "ppl after a tenth", "ppl": "ppl at the end", "learnt": "nats learnt", "gap": "source gap", "bleu": "BLEU",

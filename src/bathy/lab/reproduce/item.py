@@ -91,6 +91,6 @@ def shown(numbers: Mapping[str, Value], name: str, digits: int = 3) -> str:
         return "–"
     if not all(map(math.isfinite, values)):
         return "failed"
-    spread = f" ± {statistics.stdev(values):.{max(1, digits - 2)}g}" if len(values) > 1 else ""
+    spread = f" ± {statistics.stdev(values):.{max(1, digits - 2)}g}" if len(set(values)) > 1 else ""
     mean = statistics.fmean(values)
     return (f"{mean:,.0f}" if abs(mean) >= 10**digits else f"{mean:.{digits}g}") + spread

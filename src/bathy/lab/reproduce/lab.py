@@ -19,7 +19,7 @@ from bathy.lab.reproduce.item import Measured
 from bathy.lab.reproduce.recipes import recipe
 from bathy.lab.reproduce.scale import Scale
 from bathy.lab.reproduce.spec import Spec
-from bathy.lab.runs import Run, ended, finished
+from bathy.lab.runs import Run, ended, finished, read_run
 from bathy.nmt.batches import Batches
 from bathy.nmt.config import Config
 from bathy.nmt.corpora.toy import write_toy
@@ -45,6 +45,8 @@ class Lab:
     """What the user gave as --data."""
     seeds: int = 1
     """Seeds of what is trained."""
+    kept: Path | None = None
+    """Outcomes of runs that were trained anywhere, one folder a run, as they are published."""
     used: dict[str, Config] = field(default_factory=dict)
     """Configs that were asked for, by the name of their run."""
     before: set[str] = field(default_factory=set)
@@ -129,13 +131,22 @@ class Lab:
         return self._built({**config.model.model_dump()}, seed)
 
     def run(self, spec: Spec, seed: int) -> Run:
-        """A run, trained to its end."""
+        """A run with its weights, trained to its end."""
         return self.finish(self.config(spec, seed))
+
+    def outcome(self, spec: Spec, seed: int, split: str = "") -> Run:
+        """A run for its outcome alone, and its BLEU on a split: where both are kept, it is not trained again."""
+        config = self.config(spec, seed)
+        kept = self.kept and self.kept / Path(config.train.run).name
+        if kept and ended(config, kept) and (not split or (kept / f"bleu_{split}.json").exists()):
+            self.before.add(config.train.run)
+            return read_run(kept)
+        return self.run(spec, seed)
 
     def finish(self, config: Config) -> Run:
         """The run of a config, trained to its end; notes whether that was done before."""
         if config.train.run not in self.made:
-            (self.before if ended(config) else self.made).add(config.train.run)
+            (self.before if ended(config, Path(config.train.run)) else self.made).add(config.train.run)
         return finished(config)
 
     def trained(self, specs: Sequence[Spec], bleu: bool = False) -> Measured:
@@ -143,7 +154,7 @@ class Lab:
         found = Measured()
         for seed in self.seed_list:
             for spec in specs:
-                run = self.run(spec, seed)
+                run = self.outcome(spec, seed, self.scale.test if bleu else "")
                 values = run.outcome.numbers()
                 if bleu:
                     values |= run.bleu(self.config(spec, seed), self.scale.test)

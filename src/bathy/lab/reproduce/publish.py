@@ -13,6 +13,8 @@ from bathy.lab.reproduce.folder import page, read_numbers
 
 SMALL = ("numbers.json", "verdicts.json", "figure.svg")
 """What is copied besides the configs; readings stay behind."""
+RUNS = ("outcome.json", "bleu_*.json")
+"""What is copied of a run, so that it need not be trained again where only that is asked for."""
 LARGEST = 800_000
 """Bytes of a file that is copied at most: a figure with thousands of marks stays behind."""
 BLOCK = re.compile(r"(<!-- result: (\S+) -->\n).*?(<!-- end of result -->)", re.S)
@@ -29,8 +31,21 @@ def publish(results: Path, items: Iterable[str], document: Path) -> None:
                 shutil.copyfile(source / file, target / file)
         shutil.rmtree(target / "configs", ignore_errors=True)
         shutil.copytree(source / "configs", target / "configs")
+        for config in (target / "configs").glob("*.toml"):
+            _keep(results / "runs" / config.stem, kept_runs(document, results.name) / config.stem)
         _place(document, f"{results.name}/{name}", find_item(name).title)
     write_text(document, refreshed(document))
+
+
+def kept_runs(document: Path, scale: str) -> Path:
+    """The folder beside a page that holds what came out of each run."""
+    return document.with_suffix("") / scale / "runs"
+
+
+def _keep(run: Path, target: Path) -> None:
+    for file in (found for pattern in RUNS for found in run.glob(pattern)):
+        target.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target / file.name)
 
 
 def _place(document: Path, place: str, title: str) -> None:

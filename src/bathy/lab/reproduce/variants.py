@@ -93,12 +93,15 @@ def draw(measured: Measured) -> Any:
     """Validation loss against updates, a line a run."""
     alt: Any = require("altair", "clinic")
 
-    rows = [{"run": r.model, "step": r.step, "loss": r.value} for r in measured.readings if r.quantity == "loss"]
+    rows = [
+        {"run": r.model, "step": r.step, "loss": r.value, "seed": r.seed} for r in measured.readings if r.quantity == "loss"
+    ]
     chart = alt.Chart(alt.Data(values=rows)).mark_line(point=alt.OverlayMarkDef(size=12))
     lines = chart.encode(
         x=alt.X("step:Q", title="updates"),
         y=alt.Y("loss:Q", title="validation loss, nats", scale=alt.Scale(zero=False)),
         color=alt.Color("run:N", title=None, sort=[row["run"] for row in rows]),
+        detail="seed:N",
     )
     return lines.properties(width=420, height=260)
 
