@@ -46,6 +46,15 @@ def test_encoder_attention_is_its_definition(rate: float) -> None:
     torch.testing.assert_close(attention(x, memory, real[:, None, None, :]), expected)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_trained_in_bfloat16_is_torchs_own(causal: bool) -> None:
+    attention = SelfAttention(16, 2, 0.0, 0.0, causal).bfloat16()
+    x, mask = torch.randn(3, 5, 16).bfloat16(), None if causal else tiny.sentences(3, 5).ne(0)[:, None, None, :]
+    with torch.no_grad():
+        expected = attention(x, mask)
+    torch.testing.assert_close(attention(x, mask), expected, rtol=0.02, atol=0.01)
+
+
 def test_dropout_on_attention_keeps_the_mean() -> None:
     attention = SelfAttention(16, 2, 0.0, 0.3, causal=True)
     x = torch.randn(1, 5, 16)

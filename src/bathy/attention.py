@@ -181,14 +181,15 @@ class Attention(Branch):
     def attend(self, q_bhqd: Tensor, k_bhkd: Tensor, v_bhkd: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
         """The attended values, through the output matrix and its dropout."""
         chance = self.attention_dropout.p if self.training else 0.0
-        if chance and q_bhqd.device.type == "cpu" and not torch.compiler.is_compiling():
-            values = self._dropping(q_bhqd, k_bhkd, v_bhkd, mask, causal)
+        slow = chance or (q_bhqd.dtype == torch.bfloat16 and torch.is_grad_enabled())
+        if slow and q_bhqd.device.type == "cpu" and not torch.compiler.is_compiling():
+            values = self._products(q_bhqd, k_bhkd, v_bhkd, mask, causal)
         else:
             values = F.scaled_dot_product_attention(q_bhqd, k_bhkd, v_bhkd, mask, chance, causal)
         return self.dropout(self.out(self.inner(values.transpose(1, 2).flatten(2))))
 
-    def _dropping(self, q_bhqd: Tensor, k_bhkd: Tensor, v_bhkd: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
-        """The attended values with dropout on the probabilities: on a CPU torch's own takes longer."""
+    def _products(self, q_bhqd: Tensor, k_bhkd: Tensor, v_bhkd: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+        """The attended values step by step: on a CPU torch's own takes longer with dropout, and far longer in bfloat16."""
         if causal:
             mask = torch.ones(q_bhqd.shape[2], k_bhkd.shape[2], dtype=torch.bool).tril()
         scores_bhqk = (q_bhqd * q_bhqd.shape[3] ** -0.5) @ k_bhkd.mT
