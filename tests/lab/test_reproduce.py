@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,18 @@ from torch import nn
 from bathy.cli import main
 from bathy.clinic.readings import Reading
 from bathy.errors import BathyError, ConfigError, DataError
+from bathy.files import write_json
 from bathy.lab import reproduce
 from bathy.lab.claims import CLAIMS
 from bathy.lab.reproduce import dependency, gradients, grid, updates
 from bathy.lab.reproduce.folder import conclude, page, read_numbers, write
 from bathy.lab.reproduce.item import Item, Measured, Needs, Table, over_seeds, shown
 from bathy.lab.reproduce.lab import Lab
-from bathy.lab.reproduce.publish import publish, refreshed
+from bathy.lab.reproduce.publish import kept_runs, publish, refreshed
 from bathy.lab.reproduce.recipes import recipe
 from bathy.lab.reproduce.scale import SCALES, find_scale
 from bathy.lab.reproduce.spec import Spec
-from bathy.lab.runs import Outcome
+from bathy.lab.runs import Outcome, identity
 from bathy.nmt.data import read_manifest
 
 SHAPE = {"width": 16, "ffn": 16, "heads": 2}
@@ -228,6 +229,20 @@ def test_a_page_shows_what_its_folders_hold(tmp_path: Path) -> None:
     assert "outdated" not in text and "kept" in text and "0.02" in text
     assert page(reproduce.find_item("figure-3"), source) in text
     assert refreshed(document) == text
+
+
+def test_a_published_run_is_not_trained_again(lab: Lab, tmp_path: Path) -> None:
+    document, results, spec = tmp_path / "results.md", tmp_path / "work/tiny", Spec("post_ln_6", "post_ln", 6)
+    document.write_text("# Results\n")
+    write(results / "figure-3", plain(), Measured(), ORIGIN)
+    write_json(results / "figure-3/configs/post_ln_6_1111.toml", {})
+    measured = {"outcome": asdict(Outcome(1.5, 4.5)), **identity(lab.config(spec, 1111))}
+    write_json(results / "runs/post_ln_6_1111/outcome.json", measured)
+    publish(results, ["figure-3"], document)
+    elsewhere = replace(lab, kept=kept_runs(document, "tiny"), before=set())
+    assert elsewhere.outcome(spec, 1111).outcome.loss == 1.5 and len(elsewhere.before) == 1
+    for trained in (elsewhere.outcome(spec, 2222), elsewhere.outcome(spec, 1111, "test"), elsewhere.run(spec, 1111)):
+        assert isinstance(trained, Pretended), "another seed, a score that was not kept, the weights"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from bathy.lab.reproduce.folder import judged, plain, read_numbers
 from bathy.lab.reproduce.publish import BLOCK, refreshed
+from bathy.lab.runs import read_run
 
 PAGE = Path(__file__).parents[2] / "docs/results.md"
 FOLDERS = sorted(path.parent for path in PAGE.with_suffix("").glob("*/*/numbers.json"))
@@ -31,6 +32,13 @@ def test_verdicts_follow_from_the_numbers(folder: Path) -> None:
     )
     assert origin["command"].startswith(f"bathy reproduce {folder.name} --scale {folder.parent.name}")
     assert (folder / "configs/scale.json").exists()
+
+
+@pytest.mark.parametrize("run", sorted(PAGE.with_suffix("").glob("*/runs/*")), ids=lambda run: run.name)
+def test_every_kept_run_stands_behind_a_published_number(run: Path) -> None:
+    seed, published = run.name.rpartition("_")[2], [read_numbers(folder)[0].items() for folder in FOLDERS]
+    losses = [value for numbers in published for name, value in numbers if name.endswith(".loss")]
+    assert read_run(run).outcome.loss in [value[seed] for value in losses if isinstance(value, dict) and seed in value]
 
 
 def bench(name: str) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bathy.errors import Diverged
+from bathy.errors import DataError, Diverged
 from bathy.lab import runs
-from bathy.lab.runs import finished, perplexity
+from bathy.lab.runs import ended, finished, perplexity, read_run
 from bathy.nmt.config import Config, read_config
 from bathy.nmt.corpora.toy import write_toy
 from bathy.nmt.data import Split
@@ -52,6 +52,21 @@ def test_a_finished_run_is_not_touched(data: Path, tmp_path: Path, monkeypatch: 
     first = finished(config(data, tmp_path / "run"))
     monkeypatch.setattr(runs, "train", None)
     assert finished(config(data, tmp_path / "run")) == first
+
+
+def test_an_outcome_belongs_to_its_settings_and_its_text(data: Path, lower: Path, tmp_path: Path) -> None:
+    folder = finished(config(data, tmp_path / "run")).folder
+    assert ended(config(data, tmp_path / "elsewhere"), folder)
+    assert not ended(config(data, tmp_path / "run", "optim.lr=2e-3"), folder)
+    assert not ended(config(lower, tmp_path / "run"), folder)
+    assert not ended(config(data, tmp_path / "run"), tmp_path / "nowhere")
+
+
+def test_an_outcome_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "outcome.json").write_text("{")
+    with pytest.raises(DataError, match="not a run's outcome") as caught:
+        read_run(tmp_path)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_run_that_diverges_is_an_outcome(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

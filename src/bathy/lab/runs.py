@@ -127,7 +127,7 @@ def finished(config: Config) -> Run:
     folder = Path(config.train.run)
     if not ended(config, folder):
         outcome = _outcome(config, folder, _train(config, folder))
-        write_json(folder / "outcome.json", {"origin": origin(), **_identity(config), "outcome": asdict(outcome)})
+        write_json(folder / "outcome.json", {"origin": origin(), **identity(config), "outcome": asdict(outcome)})
     return read_run(folder)
 
 
@@ -142,7 +142,7 @@ def ended(config: Config, folder: Path) -> bool:
     if not (folder / "outcome.json").exists():
         return False
     found = _read_outcome(folder)
-    return all(found.get(key) == value for key, value in _identity(config).items())
+    return all(found.get(key) == value for key, value in identity(config).items())
 
 
 def _read_outcome(folder: Path) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def _train(config: Config, folder: Path) -> str:
     return ""
 
 
-def _identity(config: Config) -> dict[str, Any]:
+def identity(config: Config) -> dict[str, Any]:
     """What decides how a run comes out: its text, and its config but for where it and its data lie."""
     places: Any = {"prepare": True, "decode": True, "data": {"path"}, "train": {"run"}}
     text = [read_manifest(folder)["keys"] for folder in config.data.folders]
