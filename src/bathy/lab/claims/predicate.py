@@ -148,9 +148,9 @@ def _plain(value: Any) -> float | dict[str, float]:
 def _figure(value: float | dict[str, float]) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
-    if len(value) == 1:
-        return f"{next(iter(value.values())):.4g}"
-    finite = list(value.values())
-    if not all(map(math.isfinite, finite)):
-        return "/".join(f"{v:.4g}" for v in finite)
-    return f"{statistics.fmean(finite):.4g} ± {statistics.stdev(finite):.2g}"
+    values = list(value.values())
+    if len(set(values)) == 1:
+        return f"{values[0]:.4g}"
+    if not all(map(math.isfinite, values)):
+        return "/".join(f"{v:.4g}" for v in values)
+    return f"{statistics.fmean(values):.4g} ± {statistics.stdev(values):.2g}"

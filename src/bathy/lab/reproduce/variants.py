@@ -90,17 +90,19 @@ def tabulated(said: Mapping[str, str], *names: str) -> Callable[[Mapping[str, Va
 
 
 def draw(measured: Measured) -> Any:
-    """Validation loss against updates, a line a run."""
+    """Validation loss against updates, a line a run; dashed where it may lie upon another one."""
     alt: Any = require("altair", "clinic")
 
     rows = [
         {"run": r.model, "step": r.step, "loss": r.value, "seed": r.seed} for r in measured.readings if r.quantity == "loss"
     ]
     chart = alt.Chart(alt.Data(values=rows)).mark_line(point=alt.OverlayMarkDef(size=12))
+    names = list(dict.fromkeys(row["run"] for row in rows))
     lines = chart.encode(
         x=alt.X("step:Q", title="updates"),
         y=alt.Y("loss:Q", title="validation loss, nats", scale=alt.Scale(zero=False)),
-        color=alt.Color("run:N", title=None, sort=[row["run"] for row in rows]),
+        color=alt.Color("run:N", title=None, sort=names),
+        strokeDash=alt.StrokeDash("run:N", legend=None, sort=names, scale=alt.Scale(range=[[1, 0], [4, 4]])),
         detail="seed:N",
     )
     return lines.properties(width=420, height=260)
