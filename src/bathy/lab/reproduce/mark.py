@@ -19,6 +19,7 @@ SHALLOW = Spec("post_ln_4", "post_ln", 4, (), "multi30k", "mark_post_ln_4")
 REACH = (SHALLOW, Spec("post_ln_4_cased", "post_ln", 4, CASED, "multi30k", "mark_post_ln_4_cased"))
 NOISIER = (
     "model.attention_dropout=0.1", "model.activation_dropout=0.1", "data.bpe_dropout=0.1", "train.precision=bfloat16",
+    "train.steps=4500",
 )  # fmt: skip
 """12 layers learn the training sentences by heart: the paper's inner dropout for small data, and new subwords every epoch."""
 PASS = (
