@@ -181,7 +181,8 @@ class Attention(Branch):
     def attend(self, q_bhqd: Tensor, k_bhkd: Tensor, v_bhkd: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
         """The attended values, through the output matrix and its dropout."""
         chance = self.attention_dropout.p if self.training else 0.0
-        slow = chance or (q_bhqd.dtype == torch.bfloat16 and torch.is_grad_enabled())
+        real = type(q_bhqd) is Tensor  # not a fake one, by which a plan measures memory for any device
+        slow = chance or (real and q_bhqd.dtype == torch.bfloat16 and torch.is_grad_enabled())
         if slow and q_bhqd.device.type == "cpu" and not torch.compiler.is_compiling():
             values = self._products(q_bhqd, k_bhkd, v_bhkd, mask, causal)
         else:
