@@ -38,10 +38,10 @@ def train(layers: int, steps: int, lr: float, seed: int, stabilise: bool, initia
 
 
 def draw(rows: list[dict[str, object]], path: str) -> None:
-    """The loss curves, one line a seed."""
+    """The loss curves, one line per seed."""
     import altair
 
-    lines = altair.Chart(altair.Data(values=rows), width=330, height=240).mark_line(strokeWidth=1.5)
+    lines = altair.Chart(altair.InlineData(values=rows), width=330, height=240).mark_line(strokeWidth=1.5)
     colour = altair.Color(
         "model:N", title=None, scale=altair.Scale(domain=["plain", "stabilised"], range=["#d1495b", "#00798c"])
     )

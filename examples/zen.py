@@ -7,6 +7,7 @@ import math
 
 import torch
 from torch import Tensor
+from transformers import BertConfig, BertForMaskedLM
 
 with contextlib.redirect_stdout(io.StringIO()):  # the module prints its text
     import this
@@ -33,10 +34,8 @@ def xavier_range(width: int) -> float:
     return math.sqrt(2 / (5 * width))
 
 
-def deep_bert(layers: int, width: int = 64, initializer_range: float | None = None) -> torch.nn.Module:
+def deep_bert(layers: int, width: int = 64, initializer_range: float | None = None) -> BertForMaskedLM:
     """Hugging Face's BERT for masked letters, with random weights."""
-    from transformers import BertConfig, BertForMaskedLM
-
     sizes = {"hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": layers, "num_attention_heads": 4}
     no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     scale = initializer_range or xavier_range(width)

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from language_runs import language_config, language_data, language_raw  # noqa: F401, fixtures
 
-from bathy.nmt.config import Config
-from bathy.nmt.corpora.toy import write_toy
-from bathy.nmt.dataconfig import DataConfig, PrepareConfig
-from bathy.nmt.prepare import prepare
+from bathy.tasks.translation.config import Config
+from bathy.tasks.translation.corpora.toy import write_toy
+from bathy.tasks.translation.prepare import prepare
+from bathy.tasks.translation.settings import DataConfig, PrepareConfig
 
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start

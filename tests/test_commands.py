@@ -19,26 +19,39 @@ from bathy.cli import COMMANDS, app
 
 ROOT = Path(__file__).parents[1]
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
-FIRST = ["README", "data", "training"]
+FIRST = ["README", "data", "training", "language"]
 """Pages that begin with nothing. The others find what the page on training leaves behind."""
 
 RULES = {
     "corpus toy": "--size 400 --held-out 4 --workers 1",
+    "corpus stdlib": "",
     "corpus": None,
+    "prepare configs/lm_stdlib_24l.toml": "--set prepare.vocabulary=byte",
     "prepare": "--set data.vocab=300 --set prepare.workers=1",
     "data": "",
     "train configs/demo.toml": "--set train.steps=2 --set model.encoder_layers=1 --set model.width=32 --set optim.warmup=1",
+    "train configs/lm_stdlib_24l.toml": "--set train.steps=2 --set model.decoder_layers=1 --set model.width=12 "
+    "--set model.ffn=8 --set optim.warmup=1 --set train.tokens=8192 --set task.sample=4",
     "train": "--plan --gpus 1",
     "translate": "--max-length 4",
+    "sample": "--length 4",
     "score": "--samples 10",
     "export": "--beam 2",
+    "serve": None,
+    "distil": "--set train.steps=2 --set model.encoder_layers=1 --set model.width=32 --set model.ffn=32 --set optim.warmup=1 "
+    "--set distil.workers=1 --set distil.beam=1 --set distil.max_ratio=0 --set data.vocab=150 --set train.tokens=512",
     "clinic --model": None,
     "clinic": "--tokens 64",
     "reproduce --list": "",
     "reproduce": None,
     "sweep": None,
+    "predict": None,
+    "audit": None,
+    "ladder": None,
+    "postmortem": None,
     "bench": None,
     "demo": None,
+    "verify": "",
     "doctor": "",
 }
 """How a command begins, and what makes it quick. None: it takes hours, or something of the reader's own, and is only read."""
@@ -69,7 +82,7 @@ def read(args: list[str]) -> None:
     from bathy.lab.reproduce import find_item
     from bathy.lab.reproduce.scale import find_scale
     from bathy.lab.sweep import Grid
-    from bathy.nmt.config import read_config
+    from bathy.tasks import read_config
 
     known = {"what": load, "items": lambda items: [*map(find_item, items)], "scale": find_scale, "grid": Grid.parse}
     group: Any = typer.main.get_command(app)

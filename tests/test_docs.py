@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from bathy import SCHEMES
-from bathy.clinic.diagnosis import RULES
 from bathy.clinic.plots import FIGURES
+from bathy.clinic.rules import RULES
 
 ROOT = Path(__file__).parents[1]
 
@@ -24,7 +24,7 @@ def test_every_finding_and_every_figure_has_its_place_in_the_docs() -> None:
     """Each finding is a heading of its page; each figure is named under one, in the order of the report."""
     findings, figures = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("findings.md", "figures.md"))
     explained = {name for title in re.findall(r"^## ([a-z_, ]+)$", findings, re.M) for name in title.split(", ")}
-    assert explained == {rule.__name__ for rule in RULES} | {"healthy"}
+    assert explained == set(RULES) | {"healthy"}
     assert re.findall(r"^## .+\n\n`(\w+)`", figures, re.M) == list(FIGURES)
 
 
@@ -57,9 +57,9 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 def test_the_scheme_of_contributing_works() -> None:
     import tiny
 
-    import bathy.schemes
+    import bathy.core.schemes
 
-    scope = vars(bathy.schemes) | {}
+    scope = vars(bathy.core.schemes) | {}
     block = next(
         text for text in re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.S) if "def half" in text
     )

@@ -12,6 +12,8 @@ ARGUMENTS: dict[str, list[str]] = {
     "hf_trainer.py": ["--layers", "2", "--steps", "2", "--out", "bert"],
     "lightning_bert.py": ["--layers", "2", "--steps", "2"],
     "own_model.py": [],
+    "own_task.py": ["4"],
+    "predict.py": [],
 }
 PARTS = {"zen.py"}
 """Modules that the examples share."""

@@ -2,34 +2,60 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
-EXPORTS: dict[str, str] = {
-    "Examination": "bathy.clinic.examination",
-    "Monitor": "bathy.clinic.monitor",
-    "PRESETS": "bathy.transformer",
-    "Profile": "bathy.profiling",
-    "Residual": "bathy.residual",
-    "SCHEMES": "bathy.schemes",
-    "Transformer": "bathy.transformer",
-    "TransformerConfig": "bathy.transformer",
-    "examine": "bathy.clinic.examination",
-    "find_sites": "bathy.sites.trace",
-    "fold": "bathy.folding",
-    "profile": "bathy.profiling",
-    "stabilise_": "bathy.admin",
-}
-"""Public name to the module that defines it; torch is imported when the first of them is used (PEP 562)."""
+if TYPE_CHECKING:
+    from bathy.admin.fold import fold as fold
+    from bathy.admin.profile import Profile as Profile
+    from bathy.admin.profile import profile as profile
+    from bathy.admin.remedies import stabilise_ as stabilise_
+    from bathy.clinic.audit.report import Audit as Audit
+    from bathy.clinic.audit.report import audit as audit
+    from bathy.clinic.examination import Examination as Examination
+    from bathy.clinic.examination import examine as examine
+    from bathy.clinic.forecast import Forecast as Forecast
+    from bathy.clinic.monitor import Monitor as Monitor
+    from bathy.clinic.predict import predict as predict
+    from bathy.core.residual import Residual as Residual
+    from bathy.core.schemes import SCHEMES as SCHEMES
+    from bathy.core.transformer import PRESETS as PRESETS
+    from bathy.core.transformer import Transformer as Transformer
+    from bathy.core.transformer import TransformerConfig as TransformerConfig
+    from bathy.sites.storage import load as load
+    from bathy.sites.storage import save as save
+    from bathy.sites.trace import find_sites as find_sites
+else:
+    # Torch is imported when the first of these names is used (PEP 562). A type checker reads the imports above
+    # instead: it would take a module's __getattr__ to mean that any name exists. tests/test_typing.py compares the two.
+    EXPORTS = {
+        "Audit": "bathy.clinic.audit.report",
+        "Examination": "bathy.clinic.examination",
+        "Forecast": "bathy.clinic.forecast",
+        "Monitor": "bathy.clinic.monitor",
+        "PRESETS": "bathy.core.transformer",
+        "Profile": "bathy.admin.profile",
+        "Residual": "bathy.core.residual",
+        "SCHEMES": "bathy.core.schemes",
+        "Transformer": "bathy.core.transformer",
+        "TransformerConfig": "bathy.core.transformer",
+        "audit": "bathy.clinic.audit.report",
+        "examine": "bathy.clinic.examination",
+        "find_sites": "bathy.sites.trace",
+        "fold": "bathy.admin.fold",
+        "load": "bathy.sites.storage",
+        "predict": "bathy.clinic.predict",
+        "profile": "bathy.admin.profile",
+        "save": "bathy.sites.storage",
+        "stabilise_": "bathy.admin.remedies",
+    }
+    __all__ = sorted(EXPORTS)
 
-__all__ = sorted(EXPORTS)
+    def __getattr__(name):
+        if name not in EXPORTS:
+            raise AttributeError(f"module 'bathy' has no attribute {name!r}")
+        from importlib import import_module
 
+        return getattr(import_module(EXPORTS[name]), name)
 
-def __getattr__(name: str) -> Any:
-    if name not in EXPORTS:
-        raise AttributeError(f"module 'bathy' has no attribute {name!r}")
-    return getattr(import_module(EXPORTS[name]), name)
-
-
-def __dir__() -> list[str]:
-    return [*__all__, "EXPORTS"]
+    def __dir__():
+        return __all__

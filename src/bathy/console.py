@@ -31,6 +31,12 @@ out = _console(sys.stdout, stderr=False)
 err = _console(sys.stderr, stderr=True)
 """Progress and warnings go here, so that results can be piped."""
 
+
+def warn(text: str) -> None:
+    """A warning, on standard error."""
+    err.print(f"[yellow]warning:[/] {escape(text)}")
+
+
 BLOCKS = "▁▂▃▄▅▆▇█"
 PLAIN_EVERY = 10.0
 """Seconds between progress lines where there is no terminal."""

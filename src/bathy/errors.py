@@ -1,4 +1,4 @@
-"""What a user can cause, as exceptions that name the thing, the value and the way out.
+"""What a user can cause, as exceptions that name the thing, the value and the way out; and what no message may show.
 
 BathyError                 shown by the command line as one line, exit code 2
 ├── ConfigError            a setting that does not exist or does not fit
@@ -7,21 +7,28 @@ BathyError                 shown by the command line as one line, exit code 2
 ├── ModelError             a model that a method does not apply to
 │   ├── SchemeError        an unknown scheme, or one that cannot do what was asked
 │   └── BatchError         a batch from which nothing can be measured
-├── TrainingError          a run that cannot go on (the run folder stays resumable)
+├── TrainingError          a run that cannot continue (the run folder stays resumable)
 │   └── Diverged           a run that was stopped because it no longer learns
 └── MissingExtraError      an optional package that a command needs
 """
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from types import ModuleType
+from urllib.parse import unquote
 
 
 class BathyError(Exception):
-    """Something the user can mend; its text is one line that says how."""
+    """Something the user can fix; its text is one line that says how, without secrets."""
+
+    def __str__(self) -> str:
+        return redact(super().__str__())
 
 
 class ConfigError(BathyError):
@@ -49,11 +56,15 @@ class BatchError(ModelError):
 
 
 class TrainingError(BathyError):
-    """A run that cannot go on; its folder stays resumable."""
+    """A run that cannot continue; its folder stays resumable."""
 
 
 class Diverged(TrainingError):  # noqa: N818, it names what happened
-    """A run that was stopped because it no longer learns."""
+    """A run that was stopped because it no longer learns; `sudden` if it did so before."""
+
+    def __init__(self, message: str, sudden: bool = True) -> None:
+        super().__init__(message)
+        self.sudden = sudden
 
 
 class MissingExtraError(BathyError):
@@ -66,9 +77,96 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {close[0]}?" if close else ""
 
 
+def unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    """The message for a name that is not in a table: the nearest known one, then all of them."""
+    names = list(known)
+    return f"there is no {kind} {name!r}.{nearest(name, names)} Known: {', '.join(names)}."
+
+
 def require(module: str, extra: str) -> ModuleType:
     """The imported module, or an error that names the extra which brings it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise MissingExtraError(f"{error.name} is not installed; it comes with: pip install 'bathy[{extra}]'") from error
+
+
+ADVICE = {
+    errno.ENOSPC: "no space left on the disk; free some and run the same command again",
+    errno.EDQUOT: "the disk quota is used up; free some space and run the same command again",
+    errno.EFBIG: "the file would be larger than the system allows; raise the limit and run the same command again",
+    errno.EROFS: "the file system is read-only; choose a different place",
+    errno.EACCES: "permission denied; change its permissions or choose a different place",
+    errno.EPERM: "permission denied; change its permissions or choose a different place",
+    errno.EISDIR: "it is a folder, not a file",
+    errno.ENOTDIR: "a part of the path is a file, not a folder",
+    errno.ENOENT: "no such file or folder",
+    errno.ENAMETOOLONG: "the name is too long for the file system",
+    errno.EMFILE: "too many open files; raise the limit with ulimit -n",
+}
+"""What the operating system refused, and the way out."""
+
+
+def explain(error: OSError | EOFError, path: object = None) -> str:
+    """What the operating system or a truncated file said, as one line: which file, what happened, the way out."""
+    if isinstance(error, EOFError):
+        return f"{path or 'an input'} ends too early; it is damaged or incomplete"
+    name = getattr(error, "filename", None) or path
+    advice = ADVICE.get(error.errno or 0) or error.strerror or str(error) or type(error).__name__
+    return f"{name}: {advice}" if name else advice
+
+
+def system_error(error: BaseException) -> OSError | None:
+    """What the operating system refused, where a library wrapped it into an error of its own (safetensors, SQLite, torch)."""
+    match = re.search(r"(?:os error|Errno) (\d+)", str(error))
+    if match:
+        return OSError(int(match[1]), os.strerror(int(match[1])))
+    return OSError(errno.ENOSPC, "") if re.search(r"database or disk is full|No space left", str(error)) else None
+
+
+SECRET_WORD = r"(?:(?<![a-z])pass|password|passwd|passphrase|_pwd|secret|token|credentials?|(?:api|access|private)[-_]?key)"
+SECRET_VARIABLE = re.compile(rf"(?:{SECRET_WORD}|_key)$", re.IGNORECASE)
+"""Names of environment variables and options whose value nobody should see; `tokens` is no such name."""
+SECRET_OPTION = re.compile(rf"^-[\w.-]*{SECRET_WORD}$", re.IGNORECASE)
+IN_ADDRESS = re.compile(r"(?P<before>[^\s:/@'\"]*:)(?!//)\S+(?P<after>@)")
+"""user:password@, also in an address that is not quite one."""
+IN_SETTING = re.compile(rf"(?P<before>[\w.-]*{SECRET_WORD}=)(?P<value>[^\s&#]+)", re.IGNORECASE)
+SHORTEST = 4
+"""Characters from which a secret is looked for in any text; shorter ones stand in too many words."""
+_secrets: set[str] = set()
+
+
+def keep_secret(*values: str) -> None:
+    """Have every message and file show *** in place of these values."""
+    _secrets.update(value for value in values if len(value) >= SHORTEST)
+
+
+def keep_address_secret(address: str) -> str:
+    """The address without user and passwords, which are kept secret from now on; it may be malformed."""
+    keep_secret(*(unquote(match["value"]) for match in IN_SETTING.finditer(address)))
+    scheme, slashes, rest = address.partition("://")
+    login, at, host = (rest if slashes else address).rpartition("@")
+    if not at:
+        return redact(address)
+    password = login.partition(":")[2]
+    keep_secret(address, login, password, unquote(password))
+    return redact(f"{scheme}{slashes}***@{host}" if slashes else f"***@{host}")
+
+
+def redact(text: str) -> str:
+    """The text with every secret as ***: passwords in addresses, secret settings, values of secret environment variables."""
+    hidden = _secrets | {value for name, value in os.environ.items() if SECRET_VARIABLE.search(name)}
+    for value in sorted(hidden, key=len, reverse=True):
+        if len(value) >= SHORTEST:
+            text = text.replace(value, "***")
+    text = IN_ADDRESS.sub(r"\g<before>***\g<after>", text)
+    return IN_SETTING.sub(r"\g<before>***", text)
+
+
+def redact_words(words: Iterable[str]) -> list[str]:
+    """The words of a command without secrets: also the word after an option such as --password."""
+    shown, before = [], ""
+    for word in words:
+        shown.append("***" if SECRET_OPTION.search(before) else redact(keep_address_secret(word) if "://" in word else word))
+        before = word
+    return shown

@@ -1,95 +1,260 @@
-"""Files that are whole or not there: written under a temporary name, then renamed; folders held alone; what made them."""
+"""Files that are whole or not there, and what made them.
+
+with replacing(path) as temporary: ...      # written beside, synced, renamed; devices and FIFOs are written to directly
+with replacing_folder(path) as folder: ...  # the same for a folder
+check_output(path); check_folder(path)      # before work begins: can it be written at all?
+with lock_folder(path): ...                 # alone in a folder; what a killed process left there is removed
+write_json(path, value, seal=True); read_json(path, kind)
+"""
 
 from __future__ import annotations
 
-import errno
+import hashlib
 import json
 import os
 import platform
 import shutil
+import stat
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from bathy.errors import DataError
+from bathy.errors import DataError, explain, redact, redact_words
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+SEAL = "seal"
+"""The key under which a sealed JSON file keeps the checksum of everything else in it."""
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_digest(path: Path, sha256: str) -> None:
+    """An error unless the file is there and has the SHA-256 that was recorded when it was written."""
+    with explained(path):
+        if digest(path) != sha256:
+            raise DataError(f"{path} is damaged: it is not what was written (its checksum differs); restore or make it again")
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn what the file system refuses (no space, no permission) into a DataError of one line."""
+    try:
+        yield
+    except (OSError, EOFError) as error:
+        raise DataError(explain(error, path)) from error
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path to write to, which takes `path`'s place when the block ends and is removed if it raises."""
+    """A path to write to: a temporary file that takes `path`'s place when the block ends and is removed if it raises.
+
+    A link keeps pointing to its file, which is replaced; what is not a regular file (a device, a FIFO) is written to.
+    """
+    path = path.resolve() if path.is_symlink() else path
+    if _special(path):
+        yield path
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _temporary(path)
     try:
         yield temporary
+        sync(temporary)
         temporary.replace(path)
-    except BaseException:
+        sync(path.parent)
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename == str(temporary):
+            error.filename = str(path)  # the name that the user knows
         raise
-
-
-@contextmanager
-def explained(folder: Path) -> Iterator[None]:
-    """Turn what the file system refuses (no space, no permission) into a DataError of one line."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise DataError(f"no space left for {folder}; free some and run again, finished parts are kept") from None
-        if error.filename is None:
-            raise
-        raise DataError(f"{error.filename}: {error.strerror}") from None
 
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
     """A temporary folder to fill, which becomes `path` when the block ends and is removed if it raises."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
+    temporary = _temporary(path)
     try:
         temporary.mkdir(parents=True)
         yield temporary
+        for file in temporary.rglob("*"):
+            sync(file)
         temporary.rename(path)
+        sync(path.parent)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
 
 
-@contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """A block in which no other process may hold the folder; a process that ends, however it ends, lets go."""
-    if fcntl is None:
-        yield
+def sync(path: Path) -> None:
+    """Have a file's bytes, or a folder's names, on the disk."""
+    if path.is_dir() and os.name == "nt":  # Windows opens no folder
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _special(path: Path) -> bool:
+    """Whether something is there that is neither a regular file nor a folder."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name[:40]}.{platform.node()[:20]}.{os.getpid()}.tmp")
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove temporary files and folders for `path` that killed processes of this machine left beside it."""
+    if os.name == "nt":  # os.kill would end the process it asks about
+        return
+    start = f".{path.name[:40]}.{platform.node()[:20]}."
+    with suppress(OSError):  # a folder that cannot be listed
+        for left in path.parent.iterdir():
+            process = left.name.removeprefix(start).removesuffix(".tmp")
+            if left.name == f"{start}{process}.tmp" and process.isdecimal() and not _alive(int(process)):
+                remove(left)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a whole folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def check_output(*paths: Path | None) -> None:
+    """An error for the first file that could not be written, found by trying; what killed processes left there is removed."""
+    for path in filter(None, paths):
+        with explained(path):
+            place = path.resolve() if path.is_symlink() else path
+            _remove_leftovers(place)
+            if _special(place):
+                if not os.access(place, os.W_OK):
+                    raise DataError(f"{path} cannot be written to; choose a different file")
+            elif place.is_dir():
+                raise DataError(f"{path} is a folder; give the name of a file")
+            else:
+                _try_in(place.parent)
+                if place.exists() and not os.access(place, os.W_OK):
+                    raise DataError(f"{path} is write-protected; choose a different file, or change its permissions")
+
+
+def check_folder(*paths: Path | None) -> None:
+    """An error for the first folder that could not be written, found by trying; what killed processes left is removed."""
+    for path in filter(None, paths):
+        with explained(path):
+            _remove_leftovers(path)
+            if path.exists() and not path.is_dir():
+                raise DataError(f"{path} is not a folder; choose a different place")
+            _try_in(path)
+
+
+def _try_in(folder: Path) -> None:
+    """Make the folder and a file in it, then remove what was made."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    trial = folder / f".{os.getpid()}.tmp"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        trial.touch()
+    finally:
+        trial.unlink(missing_ok=True) if folder.is_dir() else None
+        for place in missing:
+            with suppress(OSError):
+                place.rmdir()
+
+
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """A block in which no other process may lock the folder; what killed ones left there unfinished is removed first.
+
+    A process that ends, however it ends, gives its lock back.
+    """
+    from filelock import FileLock, Timeout
+
+    with explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / ".lock", timeout=0)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DataError(f"another process works in {folder}; wait until it ends, or take another folder") from None
+            lock.acquire()
+        except Timeout:
+            raise DataError(
+                f"{folder} is in use by another process; wait until it ends, or choose a different folder"
+            ) from None
+    try:
+        for left in [*folder.rglob(".*.tmp")]:
+            remove(left)
         yield
+    finally:
+        lock.release()
 
 
 def write_text(path: Path, text: str) -> None:
     """Write `text` to `path`, all of it or none."""
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write `value` as readable JSON, all of it or none."""
+def write_json(path: Path, value: Any, seal: bool = False) -> None:
+    """Write `value` as readable JSON, all of it or none; sealed, a changed byte is noticed when it is read."""
+    value = {**value, SEAL: _seal(value)} if seal else value
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def _seal(value: dict[str, Any]) -> str:
+    rest = {key: part for key, part in value.items() if key != SEAL}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def is_sealed(path: Path) -> bool:
+    """Whether a JSON file says that it has a seal, whatever else is wrong with it."""
+    return path.is_file() and f'"{SEAL}":'.encode() in path.read_bytes()
+
+
+def read_json(path: Path, kind: Any = dict[str, Any], advice: str = "") -> Any:
+    """The JSON file as `kind` (a type that pydantic knows), its seal checked; anything else is a DataError with advice."""
+    from pydantic import TypeAdapter, ValidationError
+
+    way_out = f"; {advice}" if advice else ""
+    try:
+        value = json.loads(path.read_bytes().decode("utf-8-sig"))
+    except OSError as error:
+        raise DataError(f"{explain(error, path)}{way_out}") from None
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, numbers of thousands of digits, nested too deep
+        raise DataError(f"{path} is not JSON that can be read ({type(error).__name__}: {error}){way_out}") from None
+    if isinstance(value, dict) and SEAL in value and value.pop(SEAL) != _seal(value):
+        raise DataError(f"{path} is damaged: it is not what was written (its seal differs){way_out}")
+    try:
+        return TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the whole"
+        raise DataError(f"{path} is not what it should be: {place}: {first['msg']}{way_out}") from None
+
+
 def origin(**settings: Any) -> dict[str, Any]:
-    """What made a result: the command (of absolute paths the last name), versions, the machine's kind, the given settings."""
+    """What made a result: the command (of absolute paths the last name; no secrets), versions, the machine, the settings."""
     versions = {"python": platform.python_version()}
     for package in ("bathy", "torch", "numpy"):
         try:
@@ -98,9 +263,9 @@ def origin(**settings: Any) -> dict[str, Any]:
             continue
     program = Path(sys.argv[0])
     name = program.parent.name if program.name == "__main__.py" else program.name  # python -m bathy
-    command = " ".join([name, *(Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:])])
+    words = redact_words(Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:])
     return {
-        "command": command,
+        "command": redact(" ".join([name, *words])),
         "versions": versions,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         **settings,

@@ -1,3 +1,5 @@
+# mypy: disable-error-code="union-attr, operator, index"
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,7 +9,7 @@ import torch
 import bathy
 from bathy.cli import main
 from bathy.clinic.readings import read, select
-from bathy.nmt import checkpoint
+from bathy.train import checkpoint
 
 MODULE = """
 import bathy, torch
@@ -33,6 +35,15 @@ def test_any_model_that_can_be_imported_is_examined(tmp_path: Path, monkeypatch:
     rows, origin = read(tmp_path / "seen/readings.jsonl")
     assert select(rows, "branch_share", model="patient") and origin["exams"] == ["activations", "gradients"]
     assert "<!doctype html>" in (tmp_path / "seen/report.html").read_text()
+
+
+def test_a_file_of_the_current_folder_takes_no_package_s_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ward.py").write_text(MODULE)
+    monkeypatch.setattr("sys.path", [path for path in sys.path if path])
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+    assert run_command("--model", "ward:patient", "--exams", "activations", "--out", "seen") == 0
+    assert sys.path == [*before, str(tmp_path)], "the folder is looked at last"
 
 
 @pytest.mark.parametrize("name", ["ward:nothing", "ward:nobody", "nowhere:patient", "ward"])

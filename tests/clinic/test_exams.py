@@ -1,7 +1,8 @@
+# mypy: disable-error-code="union-attr, operator, index"
 """Every measure is its definition: a second, naive way to each number."""
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import tiny
@@ -10,13 +11,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import bathy
+from bathy.clinic.exams import EXAMS
 from bathy.clinic.exams.dependency import Chain, through
 from bathy.clinic.exams.gradients import snapshot, updates
 from bathy.clinic.exams.stability import random_change, step_change
-from bathy.clinic.probe import default_loss, examined, roll_source
+from bathy.clinic.losses import default_loss, roll_source
+from bathy.clinic.probe import examined
 from bathy.clinic.readings import Reading, select, values
+from bathy.core.residual import residuals
 from bathy.errors import BatchError, ConfigError, ModelError
-from bathy.residual import Residual, residuals
 
 SCHEMES = list(bathy.SCHEMES)
 
@@ -27,15 +30,16 @@ def model_of(scheme: str, depths: tuple[int, int] = (3, 2), **changes: Any) -> b
 
 
 @torch.no_grad()
-def by_hand(model: bathy.Transformer) -> list[tuple[str, Residual, Tensor, Tensor, Tensor, Tensor, Tensor]]:
+def by_hand(model: bathy.Transformer) -> list[tuple[str, Any, Tensor, Tensor, Tensor, Tensor, Tensor]]:
     """(name, residual, real tokens of x, a, b, y, mask) of every site, by running the stacks one residual after the other."""
-    result, context = [], ()
+    result: list[Any] = []
+    context: tuple[Tensor, ...] = ()
     for stack, tokens in zip(model.config.stacks, tiny.batch(model), strict=True):
         mask = tokens.ne(0)
         x = getattr(model, stack).first(model.embed(tokens, stack))
         for name, residual in residuals(getattr(model, stack)):
             own = (mask[:, None, None, :] if stack == "encoder" else None,)
-            extra = {"self_attention": own, "encoder_attention": context, "ffn": ()}[residual.f.kind]
+            extra = {"self_attention": own, "cross_attention": context, "ffn": ()}[residual.f.kind]
             a = residual.branch(residual.f(residual.pre(x), *extra))
             b = a + x * getattr(residual.skip, "omega", 1.0)
             y = residual.post(b)
@@ -104,7 +108,7 @@ def test_at_the_start_beta_follows_the_closed_form(scheme: str) -> None:
 
 @pytest.mark.parametrize("norm", ["layer", "rms", "scale"])
 def test_a_norm_that_is_asked_answers_what_it_is(norm: str) -> None:
-    post = tiny.shake_(tiny.model("post_ln", (1, 0), norm=norm)).encoder.layers[0].ffn.post
+    post: Any = tiny.shake_(tiny.model("post_ln", (1, 0), norm=norm)).encoder.layers[0].ffn.post
     parts = torch.randn(3, 7, 16)
     y = post(parts.sum(0))
     carry, nu = through(post, parts.sum(0), y)
@@ -117,7 +121,9 @@ def test_what_enters_between_two_sites_is_no_branchs_part() -> None:
     site = next(iter(bathy.clinic.probe.discover(model, None)))
     x, a, jump = torch.randn(3, 5, 16).unbind(0)
     for start in (x, x + a + jump):
-        chain.hear("input", start), chain.hear("branch", a), chain.hear("sum", start + a)
+        chain.hear("input", start)
+        chain.hear("branch", a)
+        chain.hear("sum", start + a)
         chain.advance(site, start + a)
     torch.testing.assert_close(chain.rest, jump)
 
@@ -134,13 +140,13 @@ def test_gradients_are_autograds() -> None:
     assert values(rows, "loss") == pytest.approx([loss.item()])
     for name, residual in residuals(model):
         mask = batch[0 if name.startswith("encoder") else 1].ne(0)
-        grad = kept[name].grad[mask]
+        grad = cast(Tensor, kept[name].grad)[mask]
         index = residual.place.index
         assert values(rows, "gradient", site=name, index=index) == pytest.approx([float(grad.square().sum().sqrt())], rel=1e-5)
         variance = float(((grad - grad.mean()) ** 2).mean())
         assert values(rows, "gradient_variance", site=name, index=index) == pytest.approx([variance], rel=1e-4)
         for matrix in residual.f.matrices():
-            expected = float(matrix.grad.square().sum().sqrt())
+            expected = float(cast(Tensor, matrix.grad).square().sum().sqrt())
             assert values(rows, "weight_gradient", site=name, role=matrix.role) == pytest.approx([expected], rel=1e-5)
 
 
@@ -159,7 +165,7 @@ def test_activation_checkpointing_changes_no_reading(reentrant: bool, monkeypatc
     plain = bathy.examine(model, tiny.batch(model), exams=["activations", "gradients"])
     if reentrant:
         again = torch.utils.checkpoint.checkpoint
-        monkeypatch.setattr("bathy.transformer.checkpoint", lambda f, *args, **_: again(f, *args, use_reentrant=True))
+        monkeypatch.setattr("bathy.core.stack.checkpoint", lambda f, *args, **_: again(f, *args, use_reentrant=True))
     recomputed = bathy.examine(model.checkpoint_(), tiny.batch(model), exams=["activations", "gradients"])
     assert {row for row in plain.readings if row.quantity != "seconds"} == {
         row for row in recomputed.readings if row.quantity != "seconds"
@@ -180,7 +186,7 @@ def test_the_random_change_is_that_of_a_perturbed_copy() -> None:
     with torch.no_grad():
         for _, residual in residuals(other):
             for weight in {matrix.parameter: None for matrix in residual.f.matrices()}:
-                weight += 1e-2 * math.sqrt(128 / 16) * torch.randn(weight.shape, generator=generator).sign()
+                weight.add_(1e-2 * math.sqrt(128 / 16) * torch.randn(weight.shape, generator=generator).sign())
     for layer in (1, 2, 3):
         assert values(rows, stack="encoder", layer=layer) == pytest.approx([change_by_hand(model, other, layer)], rel=1e-4)
 
@@ -222,7 +228,8 @@ def test_the_source_gap_is_the_loss_of_the_wrong_source() -> None:
 
 def test_a_source_is_rolled_where_there_is_one() -> None:
     a, b = torch.arange(6).reshape(3, 2), torch.ones(3, 2)
-    assert torch.equal(roll_source((a, b))[0], a[[2, 0, 1]]) and torch.equal(roll_source((a, b))[1], b)
+    rolled: Any = roll_source((a, b))
+    assert torch.equal(rolled[0], a[[2, 0, 1]]) and torch.equal(rolled[1], b)
     rolled = roll_source({"input_ids": a, "decoder_input_ids": a, "labels": a})
     assert torch.equal(rolled["input_ids"], a[[2, 0, 1]]) and torch.equal(rolled["labels"], a)
     assert roll_source(a) is None and roll_source({"input_ids": a}) is None and roll_source((a[:1], b[:1])) is None
@@ -232,7 +239,7 @@ def test_a_source_is_rolled_where_there_is_one() -> None:
 def test_attention_is_heard_as_it_is_computed(depths: tuple[int, int]) -> None:
     model = model_of("post_ln", depths)
     rows = bathy.examine(model, tiny.batch(model), exams=["attention"]).readings
-    site = residuals(model)[0][1]
+    site: Any = residuals(model)[0][1]
     stack = model.config.stacks[0]
     tokens = tiny.batch(model)[0]
     q, k, _ = (site.f.split(part) for part in site.f.qkv(model.embed(tokens, stack)))
@@ -283,6 +290,23 @@ def test_examining_leaves_everything_as_it_was_also_when_the_body_raises() -> No
             torch.equal(before[part][name], after[part][name]) for name in before[part] if before[part][name] is not None
         )
         assert [v is None for v in before[part].values()] == [v is None for v in after[part].values()]
+
+
+def test_exams_that_only_watch_share_one_pass() -> None:
+    model = tiny.model("admin")
+    calls: list[int] = []
+    model.register_forward_hook(lambda *_: calls.append(1))
+    bathy.examine(model, tiny.batch(model), exams=["activations", "dependency", "gradients", "attention"])
+    assert len(calls) == 1
+    bathy.examine(model, tiny.batch(model))
+    assert len(calls) == 1 + 1 + 2 + 1 + 1  # recorded, two random changes, one step, the wrong source
+
+
+def test_what_is_measured_in_a_shared_pass_is_what_is_measured_alone() -> None:
+    model = model_of("admin", dropout=0.1)
+    together = [row for row in bathy.examine(model, tiny.batch(model)).readings if row.quantity != "seconds"]
+    alone = [row for exam in EXAMS for row in bathy.examine(model, tiny.batch(model), exams=[exam]).readings]
+    assert together == [row for row in alone if row.quantity != "seconds"]
 
 
 def test_what_cannot_be_examined_is_an_error_of_one_line() -> None:

@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ def tokens(rows: int, length: int) -> torch.Tensor:
     ("encoder", "decoder", "vanishes"),
     [("post_ln", "post_ln", True), ("post_ln", "pre_ln", False), ("pre_ln", "pre_ln", False)],
 )
-def test_gradients_vanish_in_post_ln_decoders_only_and_across_encoder_attention(
+def test_gradients_vanish_in_post_ln_decoders_only_and_across_cross_attention(
     encoder: str, decoder: str, vanishes: bool
 ) -> None:
     """Figure 3: 18L-18L at width 128."""
@@ -44,17 +45,17 @@ def test_gradients_vanish_in_post_ln_decoders_only_and_across_encoder_attention(
     assert encoder_rows[0] / encoder_rows[-1] > 0.3
     assert (below[1] / below[54] < 0.1) if vanishes else (below[1] / below[54] > 0.3)
     if vanishes:
-        drops = dict.fromkeys(("self_attention", "encoder_attention", "ffn"), 0.0)
+        drops = dict.fromkeys(("self_attention", "cross_attention", "ffn"), 0.0)
         for row in select(rows, "gradient", stack="decoder")[1:]:
             drops[row.kind] += math.log(row.value / below[row.index - 1])
-        assert drops["encoder_attention"] > 0.8 * math.log(below[54] / below[0])
+        assert drops["cross_attention"] > 0.8 * math.log(below[54] / below[0])
 
 
 def test_output_change_is_linear_in_depth_for_post_ln_and_logarithmic_for_pre_ln() -> None:
     """Figure 4 at a size for tests; `bathy reproduce figure-4` does it at the paper's."""
     batch, rows = tokens(8, 24), []
     for scheme in ("post_ln", "pre_ln"):
-        exams = [activations, partial(random_change, draws=1)]
+        exams: list[Any] = [activations, partial(random_change, draws=1)]
         rows += study(partial(build, encoder=scheme, decoder=scheme, depths=(18, 0), width=64), batch, range(10), exams, scheme)
     post, pre = growths(rows)
     assert post.linear.r2 > 0.95 > post.log.r2 and 0.9 < post.slope < 1.25

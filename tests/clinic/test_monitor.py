@@ -8,10 +8,11 @@ import torch
 import torch.nn.functional as F
 
 import bathy
-from bathy.clinic.monitor import held, whole
+from bathy.clinic.findings import Finding
 from bathy.clinic.readings import read, select, values
+from bathy.clinic.sample import held, whole
+from bathy.core.residual import Matrix
 from bathy.errors import ConfigError
-from bathy.residual import Matrix
 
 
 def train(
@@ -70,14 +71,15 @@ def test_live_readings_are_those_of_an_examination_and_of_the_optimizer(tmp_path
     batch = tiny.batch(model)
     expected = bathy.examine(model, batch, exams=["activations", "gradients"]).readings
     with bathy.Monitor(model, tmp_path / "r.jsonl", optimizer=optimizer) as monitor:
-        loss = bathy.clinic.probe.default_loss(model(*batch), batch)
+        loss = bathy.clinic.losses.default_loss(model(*batch), batch)
         loss.backward()
         optimizer.step()
         monitor.step(loss)
     rows = monitor.readings
     for quantity in ("branch_share", "token_variance", "weight_gradient", "loss"):
         assert values(rows, quantity) == pytest.approx(values(expected, quantity), rel=1e-5)
-    pairs = zip(select(rows, "weight_update"), select(rows, "weight_gradient"), strict=True)
+    updates = [row for row in select(rows, "weight_update") if row.stack]
+    pairs = zip(updates, select(rows, "weight_gradient"), strict=True)
     assert all(math.isclose(update.value, 0.1 * gradient.value, rel_tol=1e-2) for update, gradient in pairs)
     assert values(rows, "lr") == [0.1] and read(tmp_path / "r.jsonl")[0] == rows
 
@@ -112,3 +114,57 @@ def test_a_large_matrix_is_followed_in_evenly_spaced_rows() -> None:
 def test_an_interval_below_one_is_refused() -> None:
     with pytest.raises(ConfigError, match="every is 0"):
         bathy.Monitor(tiny.model(), every=0)
+
+
+def hot_run(**settings: Any) -> bathy.Monitor:
+    """Thirty updates of a model whose shortcuts one update has all but closed, so that its branches take over."""
+    model = tiny.model("pre_ln", (2, 2))
+    optimizer = torch.optim.SGD(model.parameters(), 0.0)
+    batch = tiny.batch(model)
+    with bathy.Monitor(model, optimizer=optimizer, every=4, **settings) as monitor:
+        for step in range(1, 13):
+            loss = bathy.clinic.losses.default_loss(model(*batch), batch)
+            loss.backward()
+            optimizer.step()
+            monitor.step(loss + (9.0 if step == 12 else 0.0))
+    return monitor
+
+
+def test_a_warning_names_the_update_and_the_first_thing_to_do_and_a_callback_gets_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    heard: list[Finding] = []
+    quiet = hot_run(on_warning=heard.append)
+    assert heard == quiet.findings and [finding.name for finding in heard] == ["spike"] and capsys.readouterr().err == ""
+    hot_run()
+    said = " ".join(capsys.readouterr().err.split())
+    assert "update 12" in said and "First: Look at the batch of that update." in said
+    assert hot_run(without=["spike"]).findings == []
+    with pytest.raises(ConfigError, match="Did you mean spike"):
+        bathy.Monitor(tiny.model(), without=["spikes"])
+
+
+def test_what_cannot_be_watched_is_listed_with_the_reason_and_the_findings_it_weakens(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Hidden(torch.nn.Module):
+        """Two residual connections whose additions and norms are functions."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = F.layer_norm(x + F.dropout(layer(x).relu(), 0.0), (8,))
+            return x
+
+    model, batch = Hidden(), torch.randn(4, 5, 8)
+    with bathy.Monitor(model, batch=batch) as monitor:
+        model(batch).mean().backward()
+        monitor.step(1.0)
+    assert monitor.unwatched and all(each.reason for each in monitor.unwatched)
+    assert "weaker: " in capsys.readouterr().err
+    found = bathy.examine(model, batch)
+    assert found.origin["unwatched"] and "amplification" in found.origin["weakened"]
+    assert "unwatched" in [finding.name for finding in found.findings]

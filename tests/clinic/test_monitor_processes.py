@@ -8,13 +8,13 @@ import pytest
 import tiny
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.fsdp import fully_shard
+from torch.multiprocessing.spawn import start_processes
 from torch.nn.parallel import DistributedDataParallel
 
 import bathy
-from bathy.clinic.probe import default_loss
+from bathy.clinic.losses import default_loss
 
 
 def losses(way: str, rank: int, monitored: bool) -> tuple[list[float], bathy.Monitor]:
@@ -62,6 +62,6 @@ def work(rank: int, folder: str) -> None:
 @pytest.mark.slow
 def test_two_processes_train_the_same_and_the_first_listens() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(work, (folder,), nprocs=2)
+        start_processes(work, (folder,), nprocs=2, start_method="spawn")
         counts = {way: int((Path(folder) / way).read_text()) for way in ("ddp", "fsdp")}
     assert counts["ddp"] > counts["fsdp"] > counts["ddp"] / 2  # a process holds only part of a fused q, k, v

@@ -1,8 +1,70 @@
+"""Every benchmark runs, as a miniature; what it measures is never asserted."""
+
+import json
+import math
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
 import pytest
 from typer.testing import CliRunner
 
+from bathy import SCHEMES, TransformerConfig
 from bathy.cli import app
-from bathy.lab.bench import BENCHES, interleaved, load, purpose, ratio
+from bathy.lab.bench import BENCHES, data, interleaved, load, purpose, ratio
+from bathy.lab.bench.copying import Trial
+
+
+def small_trial(encoder: str, decoder: str, layers: tuple[int, int], **settings: Any) -> Trial:
+    """A trial of at most three layers of width 16."""
+    return Trial(encoder, decoder, (min(layers[0], 3), min(layers[1], 3)), **settings | {"width": 16})
+
+
+def small_bert() -> dict[str, int]:
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_hidden_layers": 2}
+    return {**sizes, "vocab_size": 1000}
+
+
+SMALL: dict[str, Any] = {"encoder_layers": 2, "decoder_layers": 2, "width": 16, "ffn": 16, "heads": 2}
+MINIATURES: dict[str, dict[str, Any]] = {
+    "admin": {"SIZES": {"2L-2L": SMALL}, "VOCAB": 50, "TOKENS": 64},
+    "audit": {"SCHEMES": {name: SCHEMES[name] for name in ("post_ln", "deepnorm")}, "DEPTHS": {"encoder-only": (8, 0)}},
+    "diagnosis": {"Trial": small_trial, "SEEDS": (0, 1, 2)},
+    "monitor": {"Trial": small_trial},
+    "predict": {},
+    "sites": {"BASE": small_bert()},
+    "prepare": {"QUICK_PAIRS": (60, 120), "MERGES": 50},
+    "translate": {"MODELS": {"2L-2L": TransformerConfig(vocab=1000, **SMALL)}, "BATCHES": {1: 2, 5: 2}, "LENGTH": 5},
+    "depth": {"LAYERS": 1, "WIDTH": 16, "VOCAB": 300, "QUICK_STEPS": 4, "LOG": 2},
+    "train": {
+        "SETTINGS": {"model.encoder_layers": 1, "model.width": 16, "model.heads": 2, "model.ffn": 16, "train.tokens": 128},
+        "DEPTHS": (1, 2),
+        "VOCAB": 300,
+    },
+}
+"""What makes a benchmark small, besides --quick: its module's own constants."""
+
+
+def finite(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(finite, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+@pytest.mark.parametrize("name", BENCHES)
+def test_every_benchmark_runs_and_writes_its_numbers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = import_module(BENCHES[name])
+    for constant, value in MINIATURES.get(name, {}).items():
+        monkeypatch.setattr(module, constant, value)
+    monkeypatch.setattr(data, "PAIRS", 300)
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["bench", name, "--quick", "--out", "out.json"])
+    assert result.exit_code == 0, (result.output, result.exception)
+    written = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    assert written["benchmark"] == name and written["result"] and finite(written["result"])
+    assert written["versions"]["torch"] and written["command"]
 
 
 def test_actions_take_turns_after_one_uncounted_round() -> None:

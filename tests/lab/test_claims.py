@@ -49,7 +49,7 @@ def test_every_item_is_judged() -> None:
         ("a.x / b.x > 2", {"a.x": 1.0, "b.x": 0.0}, "yes"),
     ],
 )
-def test_a_predicate_holds_in_the_mean_unless_seeds_spread_more(predicate: str, numbers: dict, holds: str) -> None:
+def test_a_predicate_holds_in_the_mean_unless_seeds_spread_more(predicate: str, numbers: dict[str, float], holds: str) -> None:
     assert check(predicate, numbers).holds == holds
 
 
@@ -79,6 +79,12 @@ def test_what_is_not_decidable_says_why() -> None:
 
 
 def test_seeds_are_the_fewest_behind_any_number() -> None:
-    numbers = {"a.x": {"1": 2.0, "2": 2.1}, "b.x": 2.0, "b.adam_x": 2.0, "seeds": 8.0, "seeds.adam": 3.0}
+    numbers: dict[str, float | dict[str, float]] = {
+        "a.x": {"1": 2.0, "2": 2.1},
+        "b.x": 2.0,
+        "b.adam_x": 2.0,
+        "seeds": 8.0,
+        "seeds.adam": 3.0,
+    }
     assert [judge(claim(p), numbers).seeds for p in ("a.x > 1", "b.x > 1", "b.adam_x > 1", "c.x > 1")] == [2, 8, 3, 0]
     assert judge(claim("a.x > 1", "b.x > 1"), numbers).seeds == 2

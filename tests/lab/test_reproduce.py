@@ -24,7 +24,7 @@ from bathy.lab.reproduce.recipes import recipe
 from bathy.lab.reproduce.scale import SCALES, find_scale
 from bathy.lab.reproduce.spec import Spec
 from bathy.lab.runs import Outcome, identity
-from bathy.nmt.data import read_manifest
+from bathy.tasks.translation.data import read_manifest
 
 SHAPE = {"width": 16, "ffn": 16, "heads": 2}
 SIZES: dict[str, Any] = {"shape": SHAPE, "draws": 2, "tokens": 64, "deepest": 4, "depths": (1, 2, 18)}
@@ -36,7 +36,7 @@ class Pretended:
 
     lab: Lab
     spec: Spec
-    outcome = Outcome(2.0, math.exp(2), curve=[(1, 5.0), (10, 2.0)], learnt=3.0, gap=1.0, updates=10, planned=10)
+    outcome = Outcome(2.0, math.exp(2), curve=[(1, 5.0), (10, 2.0)], improvement=3.0, gap=1.0, updates=10, planned=10)
 
     def model(self) -> nn.Module:
         return self.lab.fresh(self.spec, 7)
@@ -61,7 +61,7 @@ class Bench(Lab):
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    from bathy.nmt.corpora.toy import write_toy
+    from bathy.tasks.translation.corpora.toy import write_toy
 
     out = tmp_path_factory.mktemp("lab")
     write_toy(out / "raw", size=300, held_out=20)
@@ -120,16 +120,14 @@ def test_needs_are_said_as_people_say_them() -> None:
 
 
 def test_a_number_is_shown_with_its_spread() -> None:
-    numbers = {"a": {"1": 1.0, "2": 3.0}, "b": 2.0, "c": {"1": math.inf}}
+    numbers: dict[str, float | dict[str, float]] = {"a": {"1": 1.0, "2": 3.0}, "b": 2.0, "c": {"1": math.inf}}
     assert [shown(numbers, name) for name in "abcd"] == ["2 ± 1", "2", "failed", "–"]
 
 
-def test_the_drop_across_encoder_attention_is_its_share_of_the_whole_fall() -> None:
-    down = zip(
-        (1, 2, 3, 4), ("self_attention", "encoder_attention", "ffn", "self_attention"), (0.1, 0.8, 0.8, 1.0), strict=True
-    )
+def test_the_drop_across_cross_attention_is_its_share_of_the_whole_fall() -> None:
+    down = zip((1, 2, 3, 4), ("self_attention", "cross_attention", "ffn", "self_attention"), (0.1, 0.8, 0.8, 1.0), strict=True)
     rows = [Reading("gradient", value, index=index, kind=kind) for index, kind, value in down]
-    assert gradients.across_encoder_attention(rows) == pytest.approx(math.log(8) / math.log(10))
+    assert gradients.across_cross_attention(rows) == pytest.approx(math.log(8) / math.log(10))
     assert gradients.first_to_last(rows) == pytest.approx(math.log(0.1))
 
 
@@ -146,8 +144,8 @@ def test_the_spread_of_gradients_is_of_all_attention_matrices() -> None:
     sizes = {"q": 0.1, "k": 0.1, "v": 10.0, "out": 10.0, "fc1": 1e6}
     rows = [Reading("weight_gradient", size, role=role, kind="self_attention", seed=3) for role, size in sizes.items()]
     found = updates.numbers(rows)
-    assert found["gradient.spread"] == {"3": pytest.approx(1.0)}
-    assert found["gradient.q"] == {"3": pytest.approx(0.01)}
+    assert found["gradient.spread"] == pytest.approx({"3": 1.0})
+    assert found["gradient.q"] == pytest.approx({"3": 0.01})
 
 
 def test_grid_counts_failures_and_wins() -> None:

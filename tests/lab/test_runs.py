@@ -1,4 +1,4 @@
-"""Runs: trained once, found again, and counted as failed where the trainer gave up."""
+"""Runs: trained once, found again, and counted as failed where divergence detection stopped them."""
 
 import math
 from pathlib import Path
@@ -7,12 +7,13 @@ import pytest
 
 from bathy.errors import DataError, Diverged
 from bathy.lab import runs
-from bathy.lab.runs import ended, finished, perplexity, read_run
-from bathy.nmt.config import Config, read_config
-from bathy.nmt.corpora.toy import write_toy
-from bathy.nmt.data import Split
-from bathy.nmt.log import read_log
-from bathy.nmt.prepare import prepare
+from bathy.lab.runs import ended, perplexity, read_run, train_if_needed
+from bathy.tasks import read_config
+from bathy.tasks.translation.config import Config
+from bathy.tasks.translation.corpora.toy import write_toy
+from bathy.tasks.translation.data import Split
+from bathy.tasks.translation.prepare import prepare
+from bathy.train.log import read_log
 
 
 @pytest.fixture(scope="module")
@@ -37,25 +38,25 @@ def config(data: Path, run: Path, *changes: str) -> Config:
 
 
 def test_an_outcome_is_what_the_metrics_say(data: Path, tmp_path: Path) -> None:
-    run = finished(config(data, tmp_path / "run"))
+    run = train_if_needed(config(data, tmp_path / "run"))
     last = [row for row in read_log(tmp_path / "run/metrics.jsonl") if "valid_loss" in row][-1]
     targets = Split(data, "valid").target.ids.tolist()
     entropy = -sum(targets.count(i) / len(targets) * math.log(targets.count(i) / len(targets)) for i in set(targets))
     assert run.outcome.loss == last["valid_loss"] and run.outcome.ppl == pytest.approx(math.exp(last["valid_loss"]))
-    assert run.outcome.learnt == pytest.approx(entropy - last["valid_loss"])
-    assert run.outcome.updates == 6 and [step for step, _ in run.outcome.curve] == [2, 3, 4, 6]
+    assert run.outcome.improvement == pytest.approx(entropy - last["valid_loss"])
+    assert run.outcome.updates == 6 and [step for step, _ in run.outcome.curve] == [2, 4, 6]
     assert run.outcome.numbers()["early"] == perplexity(run.outcome.curve[0][1])
     assert [step for step, _ in run.checkpoints()] == [3, 6] and run.model().config.width == 16
 
 
 def test_a_finished_run_is_not_touched(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = finished(config(data, tmp_path / "run"))
-    monkeypatch.setattr(runs, "train", None)
-    assert finished(config(data, tmp_path / "run")) == first
+    first = train_if_needed(config(data, tmp_path / "run"))
+    monkeypatch.setattr(runs, "fit", None)
+    assert train_if_needed(config(data, tmp_path / "run")) == first
 
 
 def test_an_outcome_belongs_to_its_settings_and_its_text(data: Path, lower: Path, tmp_path: Path) -> None:
-    folder = finished(config(data, tmp_path / "run")).folder
+    folder = train_if_needed(config(data, tmp_path / "run")).folder
     assert ended(config(data, tmp_path / "elsewhere"), folder)
     assert not ended(config(data, tmp_path / "run", "optim.lr=2e-3"), folder)
     assert not ended(config(lower, tmp_path / "run"), folder)
@@ -73,22 +74,22 @@ def test_a_run_that_diverges_is_an_outcome(data: Path, tmp_path: Path, monkeypat
     def give_up(*_: object) -> None:
         raise Diverged("stopped at update 3")
 
-    monkeypatch.setattr(runs, "train", give_up)
-    outcome = finished(config(data, tmp_path / "run")).outcome
+    monkeypatch.setattr(runs, "fit", give_up)
+    outcome = train_if_needed(config(data, tmp_path / "run")).outcome
     assert outcome.stopped and outcome.why == "stopped at update 3"
-    assert outcome.learnt == outcome.gap == 0 and outcome.numbers()["ppl"] == math.inf
+    assert outcome.improvement == outcome.gap == 0 and outcome.numbers()["ppl"] == math.inf
 
 
 def test_bleu_is_kept_with_its_signature(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = config(data, tmp_path / "run")
-    run = finished(settings)
+    run = train_if_needed(settings)
     score = run.bleu(settings, "test")
     assert 0 <= score["bleu"] <= score["bleu_lower"] <= 100 and "tok:none" in (run.folder / "bleu_test.json").read_text()
-    monkeypatch.setattr(runs, "translated", None)
+    monkeypatch.setattr(runs, "translate_split", None)
     assert run.bleu(settings, "test") == score
 
 
 def test_a_model_of_lower_cased_text_has_no_cased_bleu(lower: Path, tmp_path: Path) -> None:
     settings = config(lower, tmp_path / "run")
-    run = finished(settings)
+    run = train_if_needed(settings)
     assert set(run.bleu(settings, "test")) == {"bleu_lower"} and "case:lc" in run.signature("test")

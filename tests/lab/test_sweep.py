@@ -10,6 +10,7 @@ from bathy.lab.runs import Outcome
 from bathy.lab.sweep import Grid, Sweep, changes, connect, folder_name, work
 from bathy.lab.sweep.grid import Point
 from bathy.lab.sweep.results import report, rows
+from bathy.lab.sweep.study import fail_silent_trials
 
 AXES = ["model.encoder_scheme+model.decoder_scheme=post_ln,admin", "optim.lr=1e-4,2e-4", "optim.beta2=0.99,0.999"]
 
@@ -81,6 +82,29 @@ def test_a_failed_point_is_run_again_by_the_next_call(tmp_path: Path, capfd: pyt
     assert [row["state"] for row in rows(connect(sweep), sweep.grid)] == ["trained"] * 4
 
 
+def test_a_worker_that_died_before_its_first_heartbeat_is_taken_over(tmp_path: Path) -> None:
+    """A trial that was taken and never heard of again: Optuna alone would leave it running for ever."""
+    sweep, run = Sweep(Grid.parse(AXES[1:]), tmp_path, heartbeat=1, grace=2), Runner()
+    study = connect(sweep)
+    study.enqueue_trial({}, user_attrs={"point": sweep.grid.points[0]})
+    with pytest.warns(UserWarning, match="Heartbeat"):
+        study.ask()  # and the process is gone
+    work(sweep, run, poll=0.1)
+    assert sorted(run.folders) == sorted(map(folder_name, sweep.grid.points))
+    assert [row["state"] for row in rows(study, sweep.grid)] == ["trained"] * 4
+
+
+def test_a_worker_that_sends_heartbeats_keeps_its_trial(tmp_path: Path) -> None:
+    sweep, silent = Sweep(Grid.parse(AXES[1:]), tmp_path, heartbeat=1, grace=2), dict[int, float]()
+    study = connect(sweep)
+    with pytest.warns(UserWarning, match="Heartbeat"):
+        trial = study.ask()
+    study._storage.record_heartbeat(trial._trial_id)  # type: ignore[attr-defined]
+    for _ in range(2):
+        fail_silent_trials(study, 0.0, silent)
+    assert study.trials[0].state.name == "RUNNING" and not silent
+
+
 def test_other_words_on_an_axis_need_another_name(tmp_path: Path) -> None:
     work(Sweep(Grid.parse(["model.norm=layer,rms", "optim.beta2=0.99"]), tmp_path), lambda point, folder: Outcome(1.0, 2.0))
     with pytest.raises(ConfigError, match="another --name"):
@@ -98,8 +122,12 @@ def test_results_are_rows_and_a_picture(tmp_path: Path) -> None:
     assert (tmp_path / "heat_map.svg").read_text().count(">failed<") == 2
 
 
-def test_a_storage_that_cannot_be_used_is_one_line_without_the_password(tmp_path: Path) -> None:
-    url = "postgresql://me:secret@localhost:1/none"
+URLS = ["postgresql://me:secret@localhost:1/none", "postgresql://me:secret@localhost:x/none", "postgresql:/me:secret@localhost",
+        "nonsense://me:secret@h", "://me:secret@h", "me:secret@h", "postgresql://me:s%65cret/secret@localhost:1/x"]  # fmt: skip
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_a_storage_that_cannot_be_used_is_one_line_without_the_password(url: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be used") as error:
         connect(Sweep(Grid.parse(AXES), tmp_path, url))
     assert "secret" not in str(error.value) and "\n" not in str(error.value)

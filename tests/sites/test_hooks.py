@@ -5,7 +5,7 @@ import io
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import tiny
@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import bathy
+from bathy.admin.fold import outputs
 from bathy.errors import BatchError, ModelError, SchemeError
-from bathy.folding import outputs
+from bathy.sites.batch import call
 from bathy.sites.hooks import hooked_sites
 
 WIDTH = 16
@@ -59,7 +60,7 @@ def training(model: nn.Module, batch: Any, steps: int = 8) -> list[float]:
 
 
 def outputs_with_grad(model: nn.Module, batch: Any) -> Tensor:
-    return bathy.sites.batch.call(model, batch)
+    return call(model, batch)
 
 
 def test_omega_one_leaves_outputs_and_gradients_bit_identical() -> None:
@@ -69,8 +70,8 @@ def test_omega_one_leaves_outputs_and_gradients_bit_identical() -> None:
     assert torch.equal(plain_out, hooked_out)
     for out in (plain_out, hooked_out):
         out.square().sum().backward()
-    gradients = dict(hooked.named_parameters())
-    assert all(torch.equal(value.grad, gradients[name].grad) for name, value in model.named_parameters())
+    gradients: dict[str, Any] = dict(hooked.named_parameters())
+    assert all(torch.equal(cast(Tensor, value.grad), gradients[name].grad) for name, value in model.named_parameters())
     assert len(gradients) == len(dict(model.named_parameters())) + 6
 
 
@@ -187,7 +188,7 @@ def test_activation_checkpointing_gives_the_same_gradients(how: str) -> None:
     for model.how in ("", how):
         model.zero_grad()
         model(x).square().sum().backward()
-        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
+        gradients.append([cast(Tensor, parameter.grad).clone() for parameter in model.parameters()])
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-5, atol=1e-6)
 
 
@@ -396,7 +397,7 @@ def test_an_omega_is_what_the_formula_gives_by_hand() -> None:
     result = bathy.stabilise_(model, x)
     square, stream = 1.0, x
     for number, layer in enumerate(model.layers):
-        branches = (lambda y, m=layer: m.self_attn(y, y, y, need_weights=False)[0], lambda y, m=layer: m._ff_block(y))
+        branches: tuple[Any, ...] = (lambda y, m=layer: m.self_attn(y, y, y, need_weights=False)[0], layer._ff_block)
         for norm, branch in zip((layer.norm1, layer.norm2), branches, strict=True):
             index = 2 * number + (norm is layer.norm2)
             assert result.sites[index].omega == pytest.approx(square**0.5, rel=1e-4)

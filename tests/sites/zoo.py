@@ -23,7 +23,7 @@ class Specimen:
     build: Callable[[], nn.Module]
     batch: Callable[[], Any]
     sites: int
-    position: str
+    placement: str
 
 
 def ids(rows: int = 3, length: int = 7) -> Tensor:
@@ -121,7 +121,7 @@ class OddStyle(nn.Module):
         self.qkv = nn.ParameterList(torch.randn(WIDTH, 3 * WIDTH) / 4 for _ in range(LAYERS))
         self.out = nn.ModuleDict({str(i): nn.Linear(WIDTH, WIDTH) for i in range(LAYERS)})
         self.ffn = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, FFN), nn.GELU(), nn.Linear(FFN, WIDTH)) for _ in range(LAYERS))
-        self.norms = nn.ModuleList(nn.ModuleList([nn.LayerNorm(WIDTH), RMS()]) for _ in range(LAYERS))
+        self.norms: Any = nn.ModuleList(nn.ModuleList([nn.LayerNorm(WIDTH), RMS()]) for _ in range(LAYERS))
 
     def attend(self, x: Tensor, i: int) -> tuple[Tensor, dict[str, Tensor]]:
         q, k, v = torch.matmul(x, self.qkv[i]).split(WIDTH, dim=-1)

@@ -3,18 +3,18 @@
 from pathlib import Path
 
 import pytest
+from running import train
 
-from bathy.nmt.config import Config
-from bathy.nmt.corpora.toy import write_toy
-from bathy.nmt.dataconfig import DataConfig, PrepareConfig
-from bathy.nmt.export import export
-from bathy.nmt.lines import read_texts
-from bathy.nmt.prepare import prepare
-from bathy.nmt.score import score
-from bathy.nmt.search import Decode
-from bathy.nmt.text import Codec
-from bathy.nmt.train import train
-from bathy.nmt.world import World
+from bathy.tasks.lines import read_texts
+from bathy.tasks.translation.config import Config
+from bathy.tasks.translation.corpora.toy import write_toy
+from bathy.tasks.translation.export import export
+from bathy.tasks.translation.prepare import prepare
+from bathy.tasks.translation.score import score
+from bathy.tasks.translation.search import Decode
+from bathy.tasks.translation.settings import DataConfig, PrepareConfig
+from bathy.tasks.translation.text import Codec
+from bathy.train.world import World
 
 pytestmark = pytest.mark.slow
 DECODE = Decode(beam=5, average=3)

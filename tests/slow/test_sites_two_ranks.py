@@ -1,11 +1,12 @@
-"""ω hooked into a stock encoder, sharded by FSDP2 over two processes, trains as on one."""
+"""ω hooked into a stock encoder trains on two processes as on one: sharded by FSDP2, replicated by DDP, and compiled."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-import torch.multiprocessing as mp
 from torch import Tensor, nn
+from torch.multiprocessing.spawn import start_processes
 
 import bathy
 
@@ -36,17 +37,26 @@ def train(model: nn.Module, x: Tensor) -> list[float]:
     return losses
 
 
-def rank(number: int, folder: str) -> None:
+def wrapped(model: Any, how: str) -> nn.Module:
+    """The model as two processes train it."""
     from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel
 
+    if how == "sharded":
+        for layer in model.layers:
+            fully_shard(layer)
+        fully_shard(model)
+        assert model.layers[1].norm1.bathy_omega_3.to_local().numel() == 8
+        return model
+    if how == "compiled":
+        model = torch.compile(model, backend="aot_eager")
+    return DistributedDataParallel(model)
+
+
+def rank(number: int, folder: str, how: str) -> None:
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=number, world_size=2)
-    model = build()
-    for layer in model.layers:
-        fully_shard(layer)
-    fully_shard(model)
-    omega = model.layers[1].norm1.bathy_omega_3
-    assert omega.to_local().numel() == 8
+    model = wrapped(build(), how)
     losses = torch.tensor(train(model, rows()[2 * number : 2 * number + 2]))
     torch.distributed.all_reduce(losses)
     if number == 0:
@@ -55,7 +65,8 @@ def rank(number: int, folder: str) -> None:
 
 
 @pytest.mark.slow
-def test_two_shards_train_as_one_model(tmp_path: Path) -> None:
-    mp.spawn(rank, (str(tmp_path),), nprocs=2)
+@pytest.mark.parametrize("how", ["sharded", "replicated", "compiled"])
+def test_two_processes_train_as_one_model(how: str, tmp_path: Path) -> None:
+    start_processes(rank, (str(tmp_path), how), nprocs=2, start_method="spawn")
     found = torch.load(tmp_path / "losses.pt", weights_only=True)
     torch.testing.assert_close(found, torch.tensor(train(build(), rows())), rtol=1e-4, atol=0)

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from bathy.lab.sweep import Grid, Sweep, connect
-from bathy.nmt.config import read_config
-from bathy.nmt.corpora.toy import write_toy
-from bathy.nmt.prepare import prepare
+from bathy.tasks import read_config
+from bathy.tasks.translation.corpora.toy import write_toy
+from bathy.tasks.translation.prepare import prepare
 
 pytestmark = pytest.mark.slow
 
@@ -140,7 +140,7 @@ def test_a_killed_workers_run_is_taken_over_and_resumed(postgres: str, config: P
 
 
 def test_two_local_workers_share_a_grid(config: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "bathy", "sweep", config, "--grid", "optim.lr=1e-3,2e-3", "--out", tmp_path]
+    command = [sys.executable, "-m", "bathy", "sweep", str(config), "--grid", "optim.lr=1e-3,2e-3", "--out", str(tmp_path)]
     result = subprocess.run(
         [*command, "--workers", "2", "--set", "train.steps=10"], capture_output=True, text=True, check=False
     )

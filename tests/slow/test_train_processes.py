@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from bathy.nmt.checkpoint import checkpoints, newest, read_weights
-from bathy.nmt.config import read_config, to_toml
-from bathy.nmt.log import read_log
+from bathy.settings import settings_to_toml
+from bathy.tasks import read_config
+from bathy.train.checkpoint import checkpoints, newest, read_weights
+from bathy.train.log import read_log
 
 pytestmark = pytest.mark.slow
 TINY: dict[str, Any] = {
@@ -28,7 +29,7 @@ TINY: dict[str, Any] = {
 def write_config(folder: Path, data: Path, **changes: Any) -> Path:
     settings = {"data.path": json.dumps(str(data)), **TINY, **changes}
     path = folder / "config.toml"
-    path.write_text(to_toml(read_config(None, [f"{key}={value}" for key, value in settings.items()])))
+    path.write_text(settings_to_toml(read_config(None, [f"{key}={value}" for key, value in settings.items()])))
     return path
 
 
@@ -92,7 +93,7 @@ def test_killed_at_random_moments_a_run_ends_as_if_undisturbed(toy_data: Path, t
 
 KILLED = """
 import os, signal, sys
-from bathy.nmt import checkpoint
+from bathy.train import checkpoint
 
 kept, calls = getattr(checkpoint, sys.argv.pop(1)), []
 
@@ -112,7 +113,7 @@ main()
 def test_killed_inside_a_save_a_run_ends_as_if_undisturbed(toy_data: Path, tmp_path: Path) -> None:
     config = write_config(tmp_path, toy_data, **{"train.steps": 6, "train.save_every": 1, "model.dropout": 0.2})
     whole, end = trained(config, tmp_path / "whole"), final_weights(tmp_path / "whole")
-    for moment in ("save_file", "_settle", "prune"):
+    for moment in ("save_file", "digest", "prune"):
         hurt = tmp_path / moment
         arguments = [sys.executable, "-c", KILLED, moment, "train", str(config), "--out", str(hurt)]
         assert subprocess.run(arguments, capture_output=True, check=False).returncode == -signal.SIGKILL
@@ -130,7 +131,7 @@ def test_a_run_in_use_is_refused(toy_data: Path, tmp_path: Path) -> None:
     first.kill()
     first.wait()
     assert (second.returncode, second.stderr.count("\n")) == (2, 1)
-    assert "another process works in" in second.stderr
+    assert "is in use by another process" in second.stderr
 
 
 def test_a_signal_saves_and_leaves_in_order(toy_data: Path, tmp_path: Path) -> None:

@@ -1,17 +1,19 @@
-"""The command line: one module a command, listed in COMMANDS. Heavy imports wait inside the commands' functions."""
+"""The command line: one module per command, listed in COMMANDS. Heavy imports wait inside the commands' functions."""
 
 from __future__ import annotations
 
 import os
 import sys
+import traceback
+from contextlib import suppress
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from bathy.errors import BathyError
+from bathy.errors import BathyError, Diverged, explain, redact, system_error
 
 COMMANDS: dict[str, str] = {
     "demo": "bathy.cli.demo",
@@ -20,12 +22,20 @@ COMMANDS: dict[str, str] = {
     "data": "bathy.cli.data",
     "train": "bathy.cli.train",
     "translate": "bathy.cli.translate",
+    "sample": "bathy.cli.sample",
     "score": "bathy.cli.score",
     "export": "bathy.cli.export",
+    "serve": "bathy.cli.serve",
+    "predict": "bathy.cli.predict",
+    "audit": "bathy.cli.audit",
+    "distil": "bathy.cli.distil",
     "clinic": "bathy.cli.clinic",
+    "postmortem": "bathy.cli.postmortem",
     "sweep": "bathy.cli.sweep",
+    "ladder": "bathy.cli.ladder",
     "reproduce": "bathy.cli.reproduce",
     "bench": "bathy.cli.bench",
+    "verify": "bathy.cli.verify",
     "doctor": "bathy.cli.doctor",
 }
 """Command name to the module that holds a function of the same name; the order is that of `bathy --help`."""
@@ -41,7 +51,7 @@ app = typer.Typer(
 
 
 @app.callback(invoke_without_command=True)
-def _version(version: bool = typer.Option(False, "--version", help="Print the version and leave.")) -> None:
+def _version(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
     if version:
         from importlib.metadata import version as installed
 
@@ -54,14 +64,41 @@ for _name, _module in COMMANDS.items():
 
 
 def main(args: list[str] | None = None) -> Any:
-    """Run the command line; what a user got wrong becomes one line on standard error and exit code 2."""
+    """Run the command line; what a user can cause becomes one line on standard error and exit code 2."""
     try:
-        return app(args)
+        try:
+            return app(args)
+        finally:
+            sys.stdout.flush()
+    except Diverged as error:
+        if int(os.environ.get("RANK", "0")):  # all ranks of a run stop; the first one says why
+            sys.exit(2)
+        _fail(str(error))
     except BathyError as error:
-        Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold red]error:[/] {escape(str(error))}")
-        sys.exit(2)
+        _fail(str(error))
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:  # the reader of our output left, e.g. `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence()
         sys.exit(141)
+    except (OSError, EOFError) as error:
+        _silence()
+        _fail(explain(error))
+    except MemoryError as error:
+        _fail(f"out of memory {error}; use a smaller model, batch or file, or a machine with more memory")
+    except Exception as error:
+        if cause := system_error(error):
+            _fail(explain(cause))
+        sys.stderr.write(redact(traceback.format_exc()))
+        _fail("this is a bug in bathy, shown above; please report it", 1)
+
+
+def _fail(message: str, code: int = 2) -> NoReturn:
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold red]error:[/] {escape(redact(message))}")
+    sys.exit(code)
+
+
+def _silence() -> None:
+    """Send what is still to be printed nowhere, as it cannot be printed."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

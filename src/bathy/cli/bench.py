@@ -7,11 +7,15 @@ from typing import Annotated
 
 import typer
 
+from bathy.cli.options import output_file
+
 
 def bench(
     what: Annotated[str, typer.Argument(help="What to measure; --list names all.")] = "",
     data: Annotated[Path | None, typer.Option(help="Folder of parallel text; without it the toy corpus, said so.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Also write the numbers, and what made them, as JSON.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(callback=output_file, help="Also write the numbers, and what made them, as JSON.")
+    ] = None,
     quick: Annotated[bool, typer.Option(help="Fewer rounds and smaller models: a look, not a measurement.")] = False,
     show: Annotated[bool, typer.Option("--list", help="List the benchmarks.")] = False,
 ) -> None:
@@ -20,7 +24,7 @@ def bench(
     Example: bathy bench admin --out admin.json
     """
     from bathy import console
-    from bathy.errors import ConfigError, nearest
+    from bathy.errors import ConfigError, unknown
     from bathy.files import origin, write_json
     from bathy.lab.bench import BENCHES, load, purpose
 
@@ -29,7 +33,7 @@ def bench(
         console.out.print(console.table("benchmarks", ["name", "what it measures"], rows))
         return
     if what not in BENCHES:
-        raise ConfigError(f"there is no benchmark {what}.{nearest(what, BENCHES)} `bathy bench --list` names all.")
+        raise ConfigError(unknown("benchmark", what, BENCHES))
     result = load(what).run(data=data, quick=quick)
     if out:
         write_json(out, {"benchmark": what, **origin(), "result": result})

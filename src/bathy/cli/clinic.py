@@ -8,22 +8,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bathy.cli.imported import FUNCTION, import_model
+from bathy.cli.options import output_folder
+
 if TYPE_CHECKING:
     from bathy.clinic.examination import Examination
-
-PATIENT = "package.module:function, which returns (model, batch) or (model, batch, loss); instead of runs."
 
 
 def clinic(
     runs: Annotated[list[Path] | None, typer.Argument(help="Run folders; several stand side by side.")] = None,
-    model: Annotated[str, typer.Option(help=PATIENT)] = "",
+    model: Annotated[str, typer.Option(help=f"{FUNCTION}; instead of runs.")] = "",
     checkpoints: Annotated[int, typer.Option(help="Checkpoints of each run, evenly spaced, the last among them.")] = 1,
     tokens: Annotated[int, typer.Option(help="Real tokens of the batch that are used at most.")] = 2048,
     exams: Annotated[str, typer.Option(help="Exams to run, with commas between; all when empty.")] = "",
     lr: Annotated[
         float | None, typer.Option(help="Learning rate of the step whose output change is measured; else 1e-5.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for readings and report; else RUN/clinic, or clinic.")] = None,
+    without: Annotated[str, typer.Option(help="Rules to switch off, with commas between; see docs/findings.md.")] = "",
+    out: Annotated[
+        Path | None, typer.Option(callback=output_folder, help="Folder for readings and report; else RUN/clinic, or clinic.")
+    ] = None,
 ) -> None:
     """Examine checkpoints of runs, or any model: findings, figures and readings as one page.
 
@@ -36,8 +40,9 @@ def clinic(
     if bool(runs) == bool(model):
         raise ConfigError("bathy clinic examines run folders or --model package.module:function; give one of the two")
     settings = {"exams": exams.split(",") if exams else tuple(EXAMS), "tokens": tokens, "lr": lr}
+    settings["without"] = without.split(",") if without else ()
+    folder = output_folder(out or (runs[0] / "clinic" if runs else Path("clinic")))
     found = _model(model, settings) if model else _runs(runs or [], checkpoints, settings)
-    folder = out or (runs[0] / "clinic" if runs else Path("clinic"))
     found.save(folder / "readings.jsonl")
     found.save(folder / "report.html")
     rows = [
@@ -49,20 +54,10 @@ def clinic(
 
 def _model(name: str, settings: dict[str, Any]) -> Examination:
     """The examination of what an imported function returns."""
-    import importlib
-    import sys
-
     from bathy.clinic.examination import examine
-    from bathy.errors import ModelError
 
-    module, _, function = name.partition(":")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        made = getattr(importlib.import_module(module), function)()
-        patient, batch, *loss = made
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ModelError(f"--model {name} does not give (model, batch): {error}; write it as {PATIENT}") from error
-    return examine(patient, batch, *loss, name=function, **settings)
+    model, batch, loss = import_model(name)
+    return examine(model, batch, loss, name=name.partition(":")[2], **settings)
 
 
 def _runs(runs: list[Path], count: int, settings: dict[str, Any]) -> Examination:
@@ -81,7 +76,8 @@ def _run(run: Path, label: str, count: int, settings: dict[str, Any]) -> Examina
     from bathy.clinic.exams import snapshot, updates
     from bathy.clinic.probe import examined
     from bathy.errors import CheckpointError
-    from bathy.nmt import checkpoint
+    from bathy.tasks.models import load
+    from bathy.train import checkpoint
 
     folders = checkpoint.checkpoints(run)
     if not folders:
@@ -90,7 +86,7 @@ def _run(run: Path, label: str, count: int, settings: dict[str, Any]) -> Examina
     batch, loss = _batch(run, settings["tokens"])
     readings, before, origin = _monitored(run, label), None, {}
     for step, folder in (folders[i] for i in spaced):
-        model = checkpoint.load(folder)
+        model = load(folder)
         found = examine(model, batch, loss, name=label, step=step, **settings)
         with examined(model, batch, loss, label={"model": label, "step": step}) as subject:
             readings += found.readings + (updates(subject, before) if before else [])
@@ -108,16 +104,7 @@ def _monitored(run: Path, label: str) -> list[Any]:
 
 def _batch(run: Path, tokens: int) -> tuple[Any, Any]:
     """The first batch of the run's validation data, and its loss."""
-    import torch.nn.functional as F
-
-    from bathy.nmt.batches import open_splits, ordered
-    from bathy.nmt.config import read_config
+    from bathy.tasks import part, read_config
 
     config = read_config(run / "config.toml")
-    batch = next(ordered(open_splits(config.data, "valid")[0], tokens))
-    target = batch.target_out
-
-    def loss(output: Any, inputs: Any) -> Any:
-        return F.cross_entropy(output.float().flatten(0, 1), target[: len(output)].flatten(), ignore_index=0)
-
-    return (batch.source, batch.target_in), loss
+    return part(config.task.kind, "task").to_examine(config, tokens)

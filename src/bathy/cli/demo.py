@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
+from bathy.cli.options import output_folder
+
 
 def demo(
-    folder: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("demo"),
+    folder: Annotated[Path, typer.Option(callback=output_folder, help="Where everything goes.")] = Path("demo"),
     quick: Annotated[
         bool, typer.Option(help="Two minutes instead of ten: smaller models, fewer updates, poorer translations.")
     ] = False,

@@ -7,17 +7,19 @@ from typing import Annotated
 import typer
 
 EXTRAS: dict[str, tuple[list[str], str]] = {
-    "nmt": (["sacremoses", "tokenizers", "sacrebleu"], "prepare, train, translate, score, demo"),
+    "translation": (["sacremoses", "tokenizers", "sacrebleu", "sentencepiece"], "prepare, train, translate, score, demo"),
+    "language": (["tokenizers"], "prepare, train and sample language models"),
     "clinic": (["altair", "vl_convert", "jinja2"], "clinic, reproduce, demo: figures and reports"),
     "sweep": (["optuna", "psycopg"], "sweep"),
     "tensorboard": (["tensorboard"], "train: TensorBoard files"),
     "export": (["ctranslate2", "transformers"], "export --to marian or ctranslate2"),
+    "serve": (["starlette", "uvicorn", "python_multipart"], "serve"),
 }
 """Extra to its modules and to the commands that need it."""
 
 
 def doctor(
-    strict: Annotated[bool, typer.Option(help="Leave with code 1 if anything is missing.")] = False,
+    strict: Annotated[bool, typer.Option(help="Exit with code 1 if anything is missing.")] = False,
 ) -> None:
     """Show versions, devices, free disk and memory, and what is missing for which command.
 
@@ -65,7 +67,7 @@ def _memory() -> str:
 
     meminfo = Path("/proc/meminfo")
     if not meminfo.exists():
-        return "not told by this system"
+        return "unavailable"
     fields = dict(line.split(":") for line in meminfo.read_text().splitlines())
     return f"{int(fields['MemAvailable'].split()[0]) / 1e6:.0f} GB"
 

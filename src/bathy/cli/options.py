@@ -1,8 +1,10 @@
-"""Options that several commands share."""
+"""Options that several commands share, and the check that an output can be written before any work begins."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -10,3 +12,24 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a setting of the config; may be given several times."),
 ]
+Paths = TypeVar("Paths", Path, Path | None, list[Path] | None)
+
+
+def output_file(value: Paths) -> Paths:
+    """`callback=` of an option that names files to write: an error now, not after hours."""
+    from bathy.files import check_output
+
+    check_output(*_all(value))
+    return value
+
+
+def output_folder(value: Paths) -> Paths:
+    """`callback=` of an option or argument that names folders to write."""
+    from bathy.files import check_folder
+
+    check_folder(*_all(value))
+    return value
+
+
+def _all(value: Path | Sequence[Path] | None) -> Sequence[Path | None]:
+    return [value] if isinstance(value, Path) or value is None else value

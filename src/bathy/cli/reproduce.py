@@ -7,13 +7,17 @@ from typing import Annotated
 
 import typer
 
+from bathy.cli.options import output_folder
+
 
 def reproduce(
     items: Annotated[list[str] | None, typer.Argument(help="Figures and tables; --list names all.")] = None,
     scale: Annotated[str, typer.Option(help="tiny (minutes, toy corpus), small (hours, Multi30k) or paper (GPUs).")] = "tiny",
     data: Annotated[Path | None, typer.Option(help="Folder of raw or prepared text; tiny makes its own.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of what is trained.")] = 1,
-    out: Annotated[Path | None, typer.Option(help="Folder of data, runs and results; default results/SCALE.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(callback=output_folder, help="Folder of data, runs and results; default results/SCALE.")
+    ] = None,
     again: Annotated[bool, typer.Option(help="Measure anew what is finished; runs are kept.")] = False,
     publish: Annotated[
         Path | None,
@@ -21,7 +25,7 @@ def reproduce(
     ] = None,
     show: Annotated[bool, typer.Option("--list", help="List the items and what each needs.")] = False,
 ) -> None:
-    """Measure the paper's figures and tables anew and judge its claims by them. Stopped, it goes on where it was.
+    """Measure the paper's figures and tables anew and judge its claims by them. Run again after a stop, it resumes.
 
     Example: bathy reproduce figure-3 figure-4 --scale tiny
     """

@@ -7,14 +7,22 @@ from typing import Annotated
 
 import typer
 
+from bathy.cli.options import output_file
+
 
 def score(
     hypotheses: Annotated[
-        list[Path], typer.Argument(help="Translations: text, .json or .jsonl; further ones are compared with the first.")
+        list[Path],
+        typer.Argument(
+            help="Translations: text, .json or .jsonl; further ones are compared with the first. With --text: runs or models."
+        ),
     ],
     reference: Annotated[
-        list[Path], typer.Option("--reference", "-r", help="Reference translation; may be given several times.")
-    ],
+        list[Path] | None, typer.Option("--reference", "-r", help="Reference translation; may be given several times.")
+    ] = None,
+    text: Annotated[
+        list[Path] | None, typer.Option(help="Files or folders of text whose loss under language models is wanted.")
+    ] = None,
     metric: Annotated[
         list[str] | None,
         typer.Option(
@@ -24,18 +32,33 @@ def score(
     language: Annotated[str, typer.Option(help="Language of the text, for Moses tokens.")] = "en",
     lowercase: Annotated[bool, typer.Option(help="Compare without regard to case.")] = False,
     samples: Annotated[int, typer.Option(min=0, help="Bootstrap samples for intervals and p; 0: none.")] = 1000,
-    out: Annotated[Path | None, typer.Option(help="Also write the scores, and what made them, as JSON.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(callback=output_file, help="Also write the scores, and what made them, as JSON.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Score translations against references, with sacreBLEU's signatures; several systems by paired bootstrap.
 
+    With --text: loss, perplexity and bits per byte of a text under language models.
+
     Example: bathy score base.txt admin.txt --reference test.en --out score.json
+
+    Example: bathy score runs/lm_stdlib_24l --text README.md
     """
     from json import dumps
 
     from bathy import console
-    from bathy.files import origin, write_json
-    from bathy.nmt.score import METRICS, as_rows, score_files
+    from bathy.errors import ConfigError
+    from bathy.files import check_output, origin, write_json
+
+    if bool(reference) == bool(text):
+        raise ConfigError("give --reference, to score translations, or --text, to score language models on it")
+    check_output(out)
+    if text:
+        _language(hypotheses, text, out, json)
+        return
+    reference = reference or []
+    from bathy.tasks.translation.score import METRICS, as_rows, score_files
 
     scores = score_files(
         hypotheses, reference, metrics=metric or list(METRICS), language=language, lowercase=lowercase, samples=samples
@@ -59,3 +82,25 @@ def score(
     console.out.print(console.table("scores", ["system", "metric", "score", "95 %", "p against the first"], rows))
     for name, signature in {one.metric: one.signature for one in scores}.items():
         console.out.print(f"{name}: {signature}")
+
+
+def _language(runs: list[Path], texts: list[Path], out: Path | None, json: bool) -> None:
+    """The texts' loss under each run's model."""
+    from dataclasses import asdict
+    from json import dumps
+
+    from bathy import console
+    from bathy.files import origin, write_json
+    from bathy.tasks.language.score import score_run
+    from bathy.tasks.language.text import documents
+
+    found = {str(run): score_run(run, (text for path in texts for text in documents(path))) for run in runs}
+    value = {**origin(), "texts": [str(path) for path in texts], "scores": {name: asdict(one) for name, one in found.items()}}
+    if out:
+        write_json(out, value)
+    if json:
+        typer.echo(dumps(value, indent=2, ensure_ascii=False))
+        return
+    columns = ["model", "tokens", "bytes", "loss", "perplexity", "bits per byte", "accuracy", "unknown"]
+    rows = [[name, *("–" if cell is None else cell for cell in asdict(one).values())] for name, one in found.items()]
+    console.out.print(console.table(f"{', '.join(map(str, texts))}", columns, rows))

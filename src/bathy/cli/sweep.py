@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bathy.cli.options import Set
+from bathy.cli.options import Set, output_folder
 
 
 def sweep(
@@ -16,9 +16,10 @@ def sweep(
         list[str] | None,
         typer.Option(metavar="SECTION.KEY=VALUE,…", help="A setting and its values; KEY+KEY moves several together."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the runs; shared by all machines, or a dead run starts over.")] = Path(
-        "sweep"
-    ),
+    out: Annotated[
+        Path,
+        typer.Option(callback=output_folder, help="Folder of the runs; shared by all machines, or a dead run starts over."),
+    ] = Path("sweep"),
     storage: Annotated[str, typer.Option(help="SQLAlchemy URL, e.g. postgresql://…; default an SQLite file in OUT.")] = "",
     name: Annotated[str, typer.Option(help="Name of the sweep in its storage.")] = "sweep",
     workers: Annotated[int, typer.Option(min=1, help="Processes on this machine, each with its share of the cores.")] = 1,

@@ -16,13 +16,13 @@ def train(
         Path | None,
         typer.Option("--run", "--out", help="The run's folder (train.run); default: runs/ and the config's name."),
     ] = None,
-    allow_changes: Annotated[bool, typer.Option(help="Go on with a run although its config has changed.")] = False,
+    allow_changes: Annotated[bool, typer.Option(help="Resume a run although its config has changed.")] = False,
     plan: Annotated[bool, typer.Option(help="Print parameters, memory, steps and time instead; needs no data.")] = False,
     gpus: Annotated[str, typer.Option(help="Numbers of GPUs that the plan compares.")] = "1,8,64",
     device: Annotated[str, typer.Option(help="Kind of GPU that the plan is for: v100, a100 or h100.")] = "a100",
     set_: Set = None,
 ) -> None:
-    """Train a translation model; on an existing run, go on where it stopped. Under torchrun, on many devices.
+    """Train a model; an existing run resumes where it stopped. Under torchrun, on many devices.
 
     Example: bathy train configs/demo.toml --set model.encoder_scheme=pre_ln --set model.decoder_scheme=pre_ln
 
@@ -30,24 +30,23 @@ def train(
 
     Under torchrun write --out instead of --run, which torchrun takes for an option of its own.
     """
-    import json
 
     from bathy.errors import ConfigError
-    from bathy.nmt.config import read_config
+    from bathy.settings import change
+    from bathy.tasks import make_task, read_config
 
-    changes = [f"train.run={json.dumps(str(run))}"] if run else []
+    changes = [change("train.run", run)] if run else []
     settings = read_config(config, [*changes, *(set_ or [])])
+    task = make_task(settings)
     if plan:
-        from bathy.nmt.plan import make_plan, show
+        from bathy.train.plan import make_plan, show
 
         numbers = gpus.split(",")
         if not all(number.strip().isdigit() and int(number) for number in numbers):
             raise ConfigError(f"--gpus is {gpus}; write numbers with commas between, for example 1,8,64")
-        show(make_plan(settings, [int(number) for number in numbers], device), device)
+        show(make_plan(task, settings, [int(number) for number in numbers], device), device)
         return
-    from bathy.nmt.train import run_folder
-    from bathy.nmt.train import train as start
-    from bathy.nmt.world import joined
+    from bathy.train.folder import run_folder
+    from bathy.train.loop import fit
 
-    with joined() as world:
-        start(settings, run_folder(settings, config), world, allow_changes)
+    fit(task, settings, run_folder(settings, config), allow_changes=allow_changes)

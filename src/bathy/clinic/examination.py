@@ -12,15 +12,19 @@ from typing import Any
 import torch
 from torch import nn
 
+from bathy.clinic import rules
 from bathy.clinic.diagnosis import diagnose
-from bathy.clinic.exams import EXAMS, Exam
+from bathy.clinic.exams import EXAMS, Exam, Measure
 from bathy.clinic.findings import Finding
-from bathy.clinic.probe import LOSSES, Loss, examined
+from bathy.clinic.losses import LOSSES, Loss
+from bathy.clinic.probe import examined, unwatched
 from bathy.clinic.readings import Reading, read, write
+from bathy.clinic.rules import weakened
 from bathy.console import track
-from bathy.errors import ConfigError, nearest
+from bathy.errors import ConfigError, unknown
 from bathy.files import origin
 from bathy.sites.batch import Batch
+from bathy.sites.site import Site
 
 
 @dataclass(frozen=True)
@@ -29,11 +33,13 @@ class Examination:
 
     readings: list[Reading]
     origin: dict[str, Any] = field(default_factory=dict, compare=False)
+    without: tuple[str, ...] = ()
+    """Rules that are switched off."""
 
     @cached_property
     def findings(self) -> list[Finding]:
         """What the rows say, the worst first."""
-        return diagnose(self.readings)
+        return diagnose(self.readings, self.without)
 
     def save(self, path: str | Path) -> None:
         """Write as the name's ending says: .html the report, .jsonl the readings."""
@@ -53,7 +59,8 @@ class Examination:
         return cls(*read(Path(path)))
 
     def __add__(self, other: Examination) -> Examination:
-        return Examination([*self.readings, *other.readings], self.origin | {"beside": other.origin})
+        without = tuple(dict.fromkeys((*self.without, *other.without)))
+        return Examination([*self.readings, *other.readings], self.origin | {"beside": other.origin}, without)
 
 
 def examine(
@@ -68,31 +75,46 @@ def examine(
     loss_scale: float = 1.0,
     tokens: int = 4096,
     seed: int = 0,
+    without: Iterable[str] = (),
 ) -> Examination:
     """Examine the model on at most `tokens` real tokens of the batch; it and the random state come back as they were.
 
-    `loss(output, batch)` is the training objective; without it our models' is cross-entropy of the next token, another model's
-    its output's own `loss`, else a seeded random projection of the output. `origin` says which.
+    `loss(output, batch)` is the training objective; without it the output's own `loss`, else cross-entropy of the next token
+    where the logits fit the batch's token ids, else a seeded random projection of the output. `origin` says which.
     `lr` is the learning rate of the step whose output change is measured, else 1e-5. Under
-    `torch.autocast` the exams run in that precision, and `loss_scale` is the factor on the loss.
+    `torch.autocast` the exams run in that precision, and `loss_scale` is the factor on the loss. `without` names rules that
+    are switched off.
     """
-    chosen = {exam: find_exam(exam) for exam in exams}
+    chosen, off = {exam: find_exam(exam) for exam in exams}, list(without)
+    rules.chosen(off)  # an unknown rule is an error before anything is measured
     settings = {"exams": list(chosen), "tokens": tokens, "seed": seed, "lr": lr, "loss_scale": loss_scale}
     label: dict[str, Any] = {"model": name, "step": step}
     readings: list[Reading] = []
-    with examined(model, batch, loss, tokens, lr=lr, loss_scale=loss_scale, seed=seed, label=label) as subject:
+    planned = tuple(dict.fromkeys(recorder for exam in chosen.values() for recorder in exam.recorders))
+    measured = {"lr": lr, "loss_scale": loss_scale, "seed": seed, "label": label, "planned": planned}
+    with examined(model, batch, loss, tokens, **measured) as subject:
         for exam in track(list(chosen), f"examining {name}"):
             start = time.perf_counter()
-            readings += chosen[exam](subject)
+            readings += chosen[exam].measure(subject)
             readings.append(Reading("seconds", time.perf_counter() - start, exam, **label))
-    settings["loss"] = "given" if loss else LOSSES[subject.loss]
-    return Examination(readings, origin(model=type(model).__name__, **settings))
+        settings |= unwatched_in(subject.sites)
+    settings["loss"] = "given" if loss else LOSSES[subject.loss] if subject.recorders else "not needed"
+    return Examination(readings, origin(model=type(model).__name__, **settings), tuple(off))
+
+
+def unwatched_in(sites: Sequence[Site]) -> dict[str, Any]:
+    """What cannot be watched, with the reason, and the findings that this weakens; empty where everything can be."""
+    missing = unwatched(sites)
+    if not missing:
+        return {}
+    reasons = [f"{each.site.name} {each.moment}: {each.reason}" for each in missing]
+    return {"unwatched": reasons, "weakened": weakened(each.moment for each in missing)}
 
 
 def find_exam(name: str) -> Exam:
     """The exam of that name, or an error that names the nearest."""
     if name not in EXAMS:
-        raise ConfigError(f"there is no exam {name!r}.{nearest(name, EXAMS)} Known: {', '.join(EXAMS)}.")
+        raise ConfigError(unknown("exam", name, EXAMS))
     return EXAMS[name]
 
 
@@ -100,7 +122,7 @@ def study(
     build: Callable[[int], nn.Module],
     batch: Batch,
     seeds: Sequence[int],
-    exams: Sequence[Exam],
+    exams: Sequence[Measure],
     name: str = "model",
     loss: Loss | None = None,
 ) -> list[Reading]:

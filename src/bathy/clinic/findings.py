@@ -7,7 +7,7 @@ from typing import Literal
 
 Severity = Literal["serious", "warning", "note", "healthy"]
 SEVERITIES: tuple[Severity, ...] = ("serious", "warning", "note", "healthy")
-"""From what stops a run to what is well."""
+"""From what stops a run to what is fine."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,18 @@ class Finding:
     advice: str
     model: str = ""
     step: int = 0
+    site: str = ""
+    """Where to look first: a site, a stack or a module; empty where it concerns the whole model."""
+
+    @property
+    def first(self) -> str:
+        """The first thing to do: the first sentence of the advice."""
+        return self.advice.partition(". ")[0].rstrip(".")
+
+    @property
+    def place(self) -> str:
+        """Model, update and site, as far as they are known."""
+        return ", ".join(part for part in (self.model, f"update {self.step}" * bool(self.step), self.site) if part)
 
     def __str__(self) -> str:
         return f"{self.severity}: {self.title} ({'; '.join(map(str, self.evidence))}) {self.cause} What to do: {self.advice}"

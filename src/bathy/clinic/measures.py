@@ -48,6 +48,10 @@ class Attended:
     """Mean entropy of the attention distributions, relative to the uniform one: 1 looks everywhere, 0 at one key."""
     largest: float
     """Largest |logit| before the softmax."""
+    entropies: list[float]
+    """The same entropy by head; NaN for a head without a query that sees two keys."""
+    logits: list[float]
+    """Largest |logit| by head."""
 
 
 def attended(logits_bhqk: Tensor, seen_bhqk: Tensor, real_bq: Tensor | None) -> Attended:
@@ -57,10 +61,12 @@ def attended(logits_bhqk: Tensor, seen_bhqk: Tensor, real_bq: Tensor | None) -> 
     entropy = torch.special.entr(p).sum(-1)
     keys = seen_bhqk.sum(-1).expand_as(entropy)
     counted = (keys > 1) if real_bq is None else (keys > 1) & real_bq[:, None, :]
-    relative = (entropy / keys.clamp_min(2).log())[counted]
+    relative = entropy / keys.clamp_min(2).log() * counted
+    queries = counted.expand_as(entropy).sum((0, 2))
     visible = seen_bhqk if real_bq is None else seen_bhqk & real_bq[:, None, :, None]
-    largest = logits_bhqk.detach().float().abs().masked_fill(~visible, 0.0).max()
-    return Attended(float(relative.mean()) if relative.numel() else math.nan, float(largest))
+    by_head = logits_bhqk.detach().float().abs().masked_fill(~visible, 0.0).amax((0, 2, 3))
+    mean = relative.sum() / queries.sum()  # NaN where no query sees two keys
+    return Attended(float(mean), float(by_head.max()), (relative.sum((0, 2)) / queries).tolist(), by_head.tolist())
 
 
 @dataclass(frozen=True)

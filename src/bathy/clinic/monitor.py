@@ -2,8 +2,8 @@
 
     with bathy.Monitor(model, "run/readings.jsonl", optimizer=optimizer) as monitor:
         for batch in batches:
-            ...                       # forward, backward, optimizer.step(), as ever
-            monitor.step(loss)        # once an update
+            ...                       # forward, backward, optimizer.step(), as usual
+            monitor.step(loss)        # once per update
 
 It listens through hooks that are there on sampled updates only, draws no random numbers, changes no tensor and calls no
 collective, so that training is bit by bit the same. The first process of several listens: to its own part of the batch
@@ -13,8 +13,9 @@ under DDP, to its own rows of the matrices under FSDP2.
 from __future__ import annotations
 
 import inspect
-import math
-from collections.abc import Iterator, Sequence
+import statistics
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -25,27 +26,27 @@ import torch
 import torch.distributed as dist
 from rich.markup import escape
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from bathy.clinic.diagnosis import LIVE
-from bathy.clinic.exams.activations import site_rows, statistics
+from bathy.clinic import rules
+from bathy.clinic.diagnosis import diagnose
 from bathy.clinic.findings import Finding
-from bathy.clinic.probe import Labelled, discover, watching
+from bathy.clinic.probe import Labelled, Unwatched, discover, unwatched
 from bathy.clinic.readings import Reading, append
+from bathy.clinic.sample import Sample, outside
 from bathy.console import err
 from bathy.errors import ConfigError
 from bathy.files import origin
-from bathy.residual import Matrix
 from bathy.sites.batch import Batch
-from bathy.sites.positions import Positions
-from bathy.sites.site import Moment, Site
-
-MOST_NUMBERS = 2**16
-"""Entries of a matrix whose update is followed; a larger matrix is followed in evenly spaced rows."""
+from bathy.sites.real_tokens import RealTokens
+from bathy.sites.site import Site
 
 KEPT = 4
 """Samples, beside the first, from which warnings are drawn."""
+LOSSES = 100
+"""Losses against which a spike is compared."""
+
+OnWarning = Callable[[Finding], object]
 
 
 class Monitor:
@@ -53,7 +54,8 @@ class Monitor:
 
     `optimizer` adds gradient norms and the learning rate; `batch` is needed to find the sites of a model that is not bathy's.
     `findings` holds every warning; `readings` every row, or, where they are written to `out`, those of the first and the last
-    samples, which is what warnings are drawn from.
+    samples, which is what warnings are drawn from. `without` switches rules off by name. `on_warning` is called with each new
+    finding; without it, warnings go to standard error. `unwatched` lists what cannot be watched, and why.
     """
 
     def __init__(
@@ -66,15 +68,24 @@ class Monitor:
         name: str = "run",
         batch: Batch | None = None,
         start: int = 0,
+        without: Iterable[str] = (),
+        on_warning: OnWarning | None = None,
     ) -> None:
         if every < 1:
             raise ConfigError(f"Monitor's every is {every}; it must be at least 1")
         self.model, self.optimizer, self.every, self.name, self.done = unwrapped(model), optimizer, every, name, start
         self.out = None if out is None else Path(out)
+        self.without, self.on_warning = tuple(without), on_warning or self._print
+        rules.chosen(self.without)  # an unknown rule is an error at once
         self._samples: list[list[Reading]] = []
         self.findings: list[Finding] = []
         self._batch = batch
         self._sites: Sequence[Site] = []
+        self._outside: dict[str, nn.Parameter] = {}
+        self._losses: deque[float] = deque(maxlen=LOSSES)
+        self._new: list[float | Tensor] = []
+        """Losses since the last sample, left on their device."""
+        self.unwatched: list[Unwatched] = []
         self._open = ExitStack()
         self._file: IO[str] | None = None
         self._sample: Sample | None = None
@@ -94,10 +105,13 @@ class Monitor:
         if not self.active:
             return self
         self._sites = discover(self.model, self._batch)
+        self._outside, self.unwatched = outside(self.model, self._sites), unwatched(self._sites)
+        self._say_unwatched()
         if self.out:
             self.out.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._open.enter_context(self.out.open("a", encoding="utf-8"))
-            append(self._file, [], origin(name=self.name, every=self.every))
+            if not self.out.stat().st_size:  # a resumed run's rows follow the earlier ones
+                append(self._file, [], origin(name=self.name, every=self.every))
         hook = self.model.register_forward_pre_hook(self._before_forward, with_kwargs=True)
         self._open.callback(hook.remove)
         if self.optimizer:
@@ -116,30 +130,44 @@ class Monitor:
     def watch(self, batch: Batch) -> None:
         """Say what the coming forward pass reads, where the model is not called as a whole; padding is then left out."""
         if self._sample:
-            self._sample.positions = Positions(self.model, batch, self._sites)
+            self._sample.real = RealTokens(self.model, batch, self._sites)
 
     def step(self, loss: float | Tensor | None = None, *, loss_scale: float | None = None) -> list[Finding]:
         """Say that an update is over; returns the warnings that it gave rise to, each kind once in a run."""
         if not self.active:
             return []
         self.done += 1
+        if loss is not None:
+            self._new.append(loss.detach().float().reshape(()) if isinstance(loss, Tensor) else loss)
         self._skipped += int(self.optimizer is not None and not self._steps_taken)
         self._steps_taken = 0
         new = self._finish(loss, loss_scale) if self._sample else []
         self._prepare()
         return new
 
+    def state_dict(self) -> dict[str, Any]:
+        """What the next sample depends on besides the model: enough to resume as if it had never stopped."""
+        return {"losses": list(self._losses), "new": [float(loss) for loss in self._new], "skipped": self._skipped}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume from what `state_dict` gave."""
+        self._losses = deque(state.get("losses", []), maxlen=LOSSES)
+        self._new, self._skipped = list(state.get("new", [])), state.get("skipped", 0)
+        self._close_sample()
+        self._prepare()
+
     def _prepare(self) -> None:
         """Listen to the next update if it is due."""
         if self.due(self.done + 1):
-            self._sample = Sample(self._sites)
+            self._sample = Sample(self._sites, self._outside)
 
     def _finish(self, loss: float | Tensor | None, loss_scale: float | None) -> list[Finding]:
         """Keep the rows of the update that was sampled; the warnings they give."""
         assert self._sample
-        numbers = {"loss": loss, "loss_scale": loss_scale, "skipped": float(self._skipped)}
+        numbers = {"loss": loss, "loss_scale": loss_scale, "skipped": float(self._skipped), **self._spread()}
         if self.optimizer:
             numbers["lr"] = float(self.optimizer.param_groups[0]["lr"])
+            numbers["usual_update"] = self._sample.usual_update(self.optimizer)
         label = Labelled(label={"model": self.name, "step": self.done})
         rows = [label.reading("monitor", name, value) for name, value in numbers.items() if value is not None]
         rows += self._sample.rows_of(label)
@@ -152,16 +180,39 @@ class Monitor:
             self._samples[1:-KEPT] = []
         return self._warn()
 
+    def _spread(self) -> dict[str, float | Tensor | None]:
+        """The largest loss since the last sample, with mean and standard deviation of those before it."""
+        tensors = [loss for loss in self._new if isinstance(loss, Tensor)]
+        read = iter(torch.stack(tensors).tolist() if tensors else [])  # one wait for the device, not one for each update
+        before, new = list(self._losses), [next(read) if isinstance(loss, Tensor) else loss for loss in self._new]
+        self._new = []
+        self._losses.extend(new)
+        if len(before) < 8 or not new:
+            return {}
+        return {"loss_peak": max(new), "loss_mean": statistics.fmean(before), "loss_deviation": statistics.pstdev(before)}
+
     def _warn(self) -> list[Finding]:
-        """Findings of kinds that this run has not had before, also said on standard error."""
+        """Findings of kinds that this run has not had before."""
         known = {finding.name for finding in self.findings}
         recent = [row for rows in (self._samples[:1] + self._samples[1:][-KEPT:]) for row in rows]
-        found = [finding for rule in LIVE if (finding := rule(recent)) and finding.name not in known]
+        found = [finding for finding in diagnose(recent, self.without, live=True) if finding.name not in known]
         new = [replace(finding, model=self.name, step=self.done) for finding in found]
         for finding in new:
-            err.print(f"[bold yellow]{self.name} update {self.done}[/] {escape(str(finding))}")
+            self.on_warning(finding)
         self.findings += new
         return new
+
+    def _print(self, finding: Finding) -> None:
+        """The warning as one line on standard error: where, what, on what evidence, and the first thing to do."""
+        evidence = "; ".join(map(str, finding.evidence))
+        err.print(f"[bold yellow]{escape(finding.place)}[/] {escape(f'{finding.title} ({evidence}). First: {finding.first}.')}")
+
+    def _say_unwatched(self) -> None:
+        """One line on what cannot be watched, and which findings that weakens."""
+        if self.unwatched:
+            count, first = len({each.site for each in self.unwatched}), self.unwatched[0]
+            weak = ", ".join(rules.weakened(each.moment for each in self.unwatched))
+            err.print(escape(f"{self.name}: {count} sites cannot be watched completely ({first.reason}); weaker: {weak}"))
 
     def _close_sample(self) -> None:
         if self._sample:
@@ -169,101 +220,13 @@ class Monitor:
         self._sample = None
 
     def _before_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._sample and self._sample.positions is None:
+        if self._sample and self._sample.real is None and torch.is_grad_enabled():
             self.watch(dict(inspect.signature(module.forward).bind(*args, **kwargs).arguments))
 
     def _before_update(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._steps_taken += 1
         if self._sample:
             self._sample.hear_gradients()
-
-
-class Sample:
-    """One update, listened to from its forward pass to the new weights.
-
-    What comes first counts: the first micro-batch of several, and the first of the two forward passes that activation
-    checkpointing makes. Its gradients are taken from whichever pass autograd goes back through.
-    """
-
-    def __init__(self, sites: Sequence[Site]) -> None:
-        self.sites = sites
-        self.positions: Positions | None = None
-        self.before = {(site, m.role): part.clone() for site in sites for m in site.matrices if (part := held(m)) is not None}
-        self.seen: dict[tuple[Site, Moment], Tensor] = {}
-        self.limits: dict[Site, float] = {}
-        self.gradients: dict[Site, Tensor] = {}
-        self.weight_gradients: dict[tuple[Site, str], Tensor] = {}
-        self._hooks = ExitStack()
-        self._hooks.enter_context(watching(sites, self._hear, "branch", "sum", "output"))
-
-    def close(self) -> None:
-        """Stop listening."""
-        self._hooks.close()
-
-    @torch.no_grad()
-    def _hear(self, site: Site, moment: Moment, x: Tensor) -> None:
-        if (site, moment) not in self.seen:
-            self.seen[site, moment] = statistics(x, self.positions.of(site, x) if self.positions else None)
-            self.limits[site] = torch.finfo(x.dtype).max
-        if moment == "output" and x.requires_grad and site not in self.gradients:
-            self.gradients[site] = x.new_full((), math.nan)
-            x.register_hook(lambda grad: self.gradients.__setitem__(site, grad.detach().float().norm()))
-
-    def hear_gradients(self) -> None:
-        """Take the norms of the matrices' gradients, just before the optimiser reads them."""
-        for site in self.sites:
-            for matrix in site.matrices:
-                if (part := held(matrix, gradient=True)) is not None:
-                    self.weight_gradients[site, matrix.role] = whole(matrix, part)
-
-    def rows_of(self, label: Labelled) -> list[Reading]:
-        """All rows, after the update."""
-        result = []
-        seen = dict(zip(self.seen, torch.stack(list(self.seen.values())).tolist(), strict=True)) if self.seen else {}
-        for site in self.sites:
-            found = {moment: seen[site, moment] for moment in MOMENTS if (site, moment) in seen}
-            if len(found) == len(MOMENTS):
-                result += site_rows(label, site, found, self.limits[site])
-            if site in self.gradients:
-                result.append(label.reading("gradients", "gradient", self.gradients[site], site))
-            for matrix in site.matrices:
-                result += self._matrix_rows(label, site, matrix)
-        return result
-
-    def _matrix_rows(self, label: Labelled, site: Site, matrix: Matrix) -> Iterator[Reading]:
-        before, after = self.before.get((site, matrix.role)), held(matrix)
-        if before is not None and after is not None:
-            yield label.reading("updates", "weight", whole(matrix, before), site, role=matrix.role)
-            yield label.reading("updates", "weight_update", whole(matrix, after - before), site, role=matrix.role)
-        if (site, matrix.role) in self.weight_gradients:
-            norm = self.weight_gradients[site, matrix.role]
-            yield label.reading("gradients", "weight_gradient", norm, site, role=matrix.role)
-
-
-MOMENTS: tuple[Moment, ...] = ("branch", "sum", "output")
-
-
-def held(matrix: Matrix, gradient: bool = False) -> Tensor | None:
-    """Evenly spaced rows of the matrix, or of its gradient, that this process holds; nothing where it holds none."""
-    tensor = matrix.parameter.grad if gradient else matrix.parameter
-    if tensor is None:
-        return None
-    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor  # the first process holds the first rows
-    start, stop = _span(matrix)
-    rows = (local.detach().T if matrix.transposed else local.detach())[start:stop]
-    return rows[:: max(1, math.ceil(rows.numel() / MOST_NUMBERS))].float() if rows.numel() else None
-
-
-def whole(matrix: Matrix, part: Tensor) -> Tensor:
-    """The norm of the whole matrix, estimated from a part of it."""
-    start, stop = _span(matrix)
-    inputs = matrix.parameter.shape[0 if matrix.transposed else 1]
-    return part.norm() * math.sqrt((stop - start) * inputs / part.numel())
-
-
-def _span(matrix: Matrix) -> tuple[int, int]:
-    """First row of the matrix and the row after its last."""
-    return matrix.rows.indices(matrix.parameter.shape[1 if matrix.transposed else 0])[:2]
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 KINDS = {
     "input": "#8a8f98",
     "self_attention": "#3b7dd8",
-    "encoder_attention": "#d1495b",
+    "cross_attention": "#d1495b",
     "ffn": "#2a9d6f",
     "unknown": "#b08900",
 }

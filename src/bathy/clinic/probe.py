@@ -1,28 +1,27 @@
-"""The probe: a model, a batch and the model's sites, watched inside a context manager that leaves everything as it was."""
+"""The probe: a model, a batch and the model's sites, watched inside a context manager that leaves everything as it was.
+
+Exams that only watch share one recorded pass: each has a `Recorder`, and all that are planned listen to the same forward pass
+and to the backward pass after it.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar, cast, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bathy.clinic.losses import Loss, loss_for
 from bathy.clinic.readings import Reading
-from bathy.errors import BatchError, ModelError
-from bathy.sites.batch import Batch, call, map_tensors, on_device_of, undisturbed
-from bathy.sites.positions import first_tokens
+from bathy.errors import ModelError
+from bathy.sites.batch import Batch, call, on_device_of, undisturbed
+from bathy.sites.real_tokens import RealTokens, first_tokens
 from bathy.sites.site import Moment, Site, declared_sites
 from bathy.sites.trace import find_sites
-from bathy.transformer import Transformer
-
-Loss = Callable[[Any, Batch], Tensor]
-"""The training objective: from the model's output and the batch to one number."""
 
 PLACE = ("stack", "kind", "layer", "index")
 """Columns of a row that a site fills in."""
@@ -45,11 +44,31 @@ class Labelled:
     label: dict[str, Any] = field(default_factory=dict)
     """Columns that every row gets: model and step."""
 
-    def reading(self, exam: str, quantity: str, value: float | Tensor, site: Site | None = None, **columns: Any) -> Reading:
-        """A row, at a site where one is given."""
+    def reading(self, exam: str, quantity: str, value: float | Tensor, site: Site | str = "", **columns: Any) -> Reading:
+        """A row, at a site, or at a module by name, where one is given."""
         number = value.item() if isinstance(value, Tensor) else value
-        place = {} if site is None else {"site": site.name} | {key: getattr(site, key) for key in PLACE}
+        place = {"site": site} if isinstance(site, str) else {"site": site.name} | {key: getattr(site, key) for key in PLACE}
         return Reading(quantity, float(number), exam, **self.label | place | columns)
+
+
+class Recorder:
+    """What one exam keeps of the recorded pass. Subclasses say which moments they hear, and whether they need gradients."""
+
+    moments: tuple[Moment, ...] = ()
+    backward = False
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+
+    def hear(self, site: Site, moment: Moment, x: Tensor) -> None:
+        """Keep what a site shows."""
+
+    def listening(self) -> AbstractContextManager[Any]:
+        """What stays open during the forward pass besides the sites' hooks."""
+        return nullcontext()
+
+
+R = TypeVar("R", bound=Recorder)
 
 
 @dataclass
@@ -59,17 +78,20 @@ class Subject(Labelled):
     model: nn.Module
     batch: Batch
     sites: Sequence[Site]
-    masks: dict[str, Tensor]
-    loss: Loss
+    real: RealTokens
+    given: Loss | None = None
+    """The objective, where one was given."""
+    planned: tuple[type[Recorder], ...] = ()
+    """Recorders that the first recorded pass has."""
     lr: float | None = None
     """Learning rate of the step whose output change is measured; 1e-5 where none is given."""
     loss_scale: float = 1.0
     seed: int = 0
-
-    @property
-    def rows(self) -> dict[str, Tensor]:
-        """Indices of the real tokens, by stack."""
-        return {stack: mask.flatten().nonzero().squeeze(1) for stack, mask in self.masks.items()}
+    output: Any = None
+    """What the recorded pass gave."""
+    value: Tensor | None = None
+    """The loss of the recorded pass, where there was a backward pass."""
+    recorders: dict[type[Recorder], Recorder] = field(default_factory=dict)
 
     @property
     def stacks(self) -> dict[str, list[Site]]:
@@ -79,13 +101,49 @@ class Subject(Labelled):
             found.setdefault(site.stack, []).append(site)
         return found
 
+    @property
+    def loss(self) -> Loss:
+        """The objective: as given, else what fits the output."""
+        return self.given or loss_for(self.output, self.batch)
+
     def forward(self) -> Any:
         """The model's output for the batch."""
         return call(self.model, self.batch)
 
-    def objective(self) -> Tensor:
-        """The loss on the batch."""
-        return self.loss(self.forward(), self.batch)
+    def recorded(self, kind: type[R]) -> R:
+        """What a recorder of this kind heard; the first to ask has the pass made, for all that are planned."""
+        if kind not in self.recorders:
+            asked: list[type[Recorder]] = [*self.planned, kind]
+            self._record([each for each in dict.fromkeys(asked) if each not in self.recorders])
+        return cast(R, self.recorders[kind])
+
+    def true_loss(self) -> Tensor:
+        """The loss on the batch, from the recorded pass."""
+        assert self.recorders, "the loss is asked for after a recorded pass"
+        with torch.no_grad():
+            return self.loss(self.output, self.batch) if self.value is None else self.value
+
+    def _record(self, kinds: Iterable[type[Recorder]]) -> None:
+        """One forward pass with these recorders, and a backward pass where one of them needs it."""
+        recorders = {kind: kind(self) for kind in kinds}
+        backward = any(kind.backward for kind in recorders)
+        with ExitStack() as open_throughout, torch.set_grad_enabled(backward):
+            with ExitStack() as open_forward:  # activation checkpointing runs layers again in the backward pass
+                for kind, recorder in recorders.items():
+                    hooks = watching(self.sites, _without_gradients(recorder.hear), *kind.moments)
+                    (open_throughout if kind.backward else open_forward).enter_context(hooks)
+                    open_forward.enter_context(recorder.listening())
+                self.output = self.forward()
+            if backward:
+                loss = self.loss(self.output, self.batch)
+                (loss * self.loss_scale).backward()
+                self.value = loss.detach()
+        self.recorders |= recorders
+
+
+def _without_gradients(hear: Watcher) -> Watcher:
+    """The watcher, with nothing that it computes recorded for the backward pass."""
+    return torch.no_grad()(hear)
 
 
 @contextmanager
@@ -95,22 +153,14 @@ def examined(
     """A subject for exams, in evaluation mode; weights, buffers, gradients, mode and random state come back as they were."""
     batch = on_device_of(model, batch)
     sites = discover(model, batch)
-    batch, positions = first_tokens(model, batch, sites, tokens)
-    with undisturbed(model), _own_gradients(model), torch.enable_grad():
-        output = positions.fill(model.eval(), batch, sites)
-        chosen = loss or loss_for(model, output)
-        yield Subject(model, batch, sites, positions.masks, chosen, **settings)
-
-
-def loss_for(model: nn.Module, output: Any) -> Loss:
-    """The objective where none was given: for our models the next token's, for others the output's own, else a projection."""
-    if isinstance(model, Transformer) or getattr(output, "loss", None) is not None:
-        return default_loss
-    return projection_loss
+    batch, real = first_tokens(model, batch, sites, tokens)
+    with undisturbed(model), own_gradients(model), torch.enable_grad():
+        model.eval()
+        yield Subject(model, batch, sites, real, loss, **settings)
 
 
 @contextmanager
-def _own_gradients(model: nn.Module) -> Iterator[None]:
+def own_gradients(model: nn.Module) -> Iterator[None]:
     """A block in which gradients start empty; the old ones come back after it."""
     kept = [(parameter, parameter.grad) for parameter in model.parameters()]
     try:
@@ -153,77 +203,38 @@ def watching(sites: Sequence[Site], watch: Watcher, *moments: Moment) -> Iterato
 
     with ExitStack() as handles:
         for site in sites:
-            handles.callback(site.on("input", partial(enter, site)).remove)
+            shown = _listen(handles, site, "input", partial(enter, site))
             for moment in moments:
                 if moment != "input":
-                    handles.callback(site.on(moment, partial(hear, site, moment)).remove)
+                    _listen(handles, site, moment, partial(hear if shown else watch, site, moment))
         yield
 
 
-def default_loss(output: Any, batch: Batch) -> Tensor:
-    """The output's own `loss` where it has one; else cross-entropy of the logits against the batch's last integer tensor.
-
-    That tensor is what a decoder reads, so position t is asked for token t + 1; id 0 is padding and is left out.
-    """
-    if getattr(output, "loss", None) is not None:
-        return output.loss
-    logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
-    tokens = [part for part in _parts(batch) if isinstance(part, Tensor) and not part.is_floating_point() and part.dim() == 2]
-    if logits is None or not tokens or logits.dim() != 3 or logits.shape[:2] != tokens[-1].shape:
-        raise BatchError("the model's output gives no loss by itself; pass loss=function of (output, batch)")
-    return F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[-1][:, 1:].flatten(), ignore_index=0)
+def _listen(handles: ExitStack, site: Site, moment: Moment, watch: Callable[[Tensor], object]) -> bool:
+    """Watch the site until the handles are closed; whether it can be watched."""
+    try:
+        handles.callback(site.on(moment, watch).remove)
+    except ModelError:
+        return False
+    return True
 
 
-def projection_loss(output: Any, batch: Batch) -> Tensor:
-    """A seeded random projection of the output: (1/n) Σ ⟨y, r⟩/√D over its n vectors y, for a model that gives no loss."""
-    parts = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else [output]
-    found = [part for part in parts if isinstance(part, Tensor) and part.is_floating_point()]
-    if not found:
-        raise BatchError("the model's output has no floating-point tensor; pass loss=function of (output, batch)")
-    y = found[0].float()
-    direction = torch.randn(y.shape[-1], generator=torch.Generator().manual_seed(0)).to(y.device)
-    return (y @ direction).mean() / y.shape[-1] ** 0.5
+@dataclass(frozen=True)
+class Unwatched:
+    """A tensor of a site that no hook reaches, and why."""
+
+    site: Site
+    moment: Moment
+    reason: str
 
 
-LOSSES: dict[Loss, str] = {
-    default_loss: "the output's own, else the next token's",
-    projection_loss: "a seeded random projection of the output",
-}
-"""What an objective that was not given is called."""
-
-
-def _parts(batch: Batch) -> list[Any]:
-    """The values of a batch."""
-    if isinstance(batch, Tensor):
-        return [batch]
-    return list(batch.values()) if isinstance(batch, dict) else list(batch)
-
-
-def roll_source(batch: Batch) -> Batch | None:
-    """The batch with each sentence's source replaced by its neighbour's; nothing where there is no source, or one sentence.
-
-    In a tuple the source is the first entry of several; in a dict everything but what is named for the decoder or target.
-    """
-
-    def rolled(x: Tensor) -> Tensor:
-        return x.roll(1, 0) if x.dim() else x
-
-    if isinstance(batch, dict):
-        own = {key: value for key, value in batch.items() if not key.startswith(("decoder", "target", "tgt", "labels"))}
-        found = len(own) < len(batch)
-        batch = batch | map_tensors(own, rolled)  # type: ignore[operator]
-        return batch if found and _sentences(batch) > 1 else None
-    first, *others = _parts(batch)
-    return (rolled(first), *others) if others and _sentences(batch) > 1 else None
-
-
-def _sentences(batch: Batch) -> int:
-    """Sentences in the batch."""
-    return max(len(part) for part in _parts(batch) if isinstance(part, Tensor) and part.dim())
-
-
-def scaled_logits(q: Tensor, k: Tensor, scale: float | None) -> Tensor:
-    """q · kᵀ · scale, as scaled_dot_product_attention computes it; keys of grouped heads are repeated."""
-    if q.shape[-3] != k.shape[-3]:
-        k = k.repeat_interleave(q.shape[-3] // k.shape[-3], -3)
-    return q @ k.transpose(-2, -1) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+def unwatched(sites: Sequence[Site]) -> list[Unwatched]:
+    """What cannot be watched of these sites."""
+    found = []
+    for site in sites:
+        for moment in get_args(Moment):
+            try:
+                site.on(moment, lambda x: None).remove()
+            except ModelError as error:
+                found.append(Unwatched(site, moment, str(error)))
+    return found

@@ -1,6 +1,6 @@
 """Readings: flat rows that say what was measured where. Tables, figures and findings are computed from rows alone.
 
-A file of readings is JSON lines: a first line {"origin": …} that says what made them, then one row a line, without the
+A file of readings is JSON lines: a first line {"origin": …} that says what made them, then one row per line, without the
 columns that have their default value. A value that is not finite is written as null and read back as NaN.
 """
 
@@ -13,6 +13,7 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import IO, Any
 
+from bathy.core.residual import current_name
 from bathy.errors import DataError
 from bathy.files import replacing
 
@@ -35,7 +36,7 @@ class Reading:
     """Path of the residual connection, empty for what concerns a stack or the whole model."""
     stack: str = ""
     kind: str = ""
-    """Kind of sub-layer: self_attention, encoder_attention, ffn, unknown."""
+    """Kind of sub-layer: self_attention, cross_attention, ffn, unknown."""
     layer: int = 0
     """Layer in its stack, from 1."""
     index: int = 0
@@ -84,7 +85,8 @@ def read(path: Path) -> tuple[list[Reading], dict[str, Any]]:
             if "origin" in row:
                 origin = row["origin"]
             else:
-                readings.append(Reading(**row | {"value": math.nan if row["value"] is None else float(row["value"])}))
+                row |= {"value": math.nan if row["value"] is None else float(row["value"])}
+                readings.append(Reading(**_current(row)))
         except (ValueError, TypeError, KeyError) as error:
             if number == len(lines):
                 break
@@ -92,6 +94,13 @@ def read(path: Path) -> tuple[list[Reading], dict[str, Any]]:
                 f"{path} line {number} is not a reading ({error}); `bathy clinic` and Monitor write them"
             ) from error
     return readings, origin
+
+
+def _current(row: dict[str, Any]) -> dict[str, Any]:
+    """A row in today's words: version 0.1 wrote encoder_attention for cross_attention."""
+    if row.get("kind") != "encoder_attention":
+        return row
+    return row | {"kind": "cross_attention", "site": current_name(row.get("site", ""))}
 
 
 def select(readings: Iterable[Reading], quantity: str = "", **columns: Any) -> list[Reading]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +23,34 @@ def write_report(path: Path, readings: Sequence[Reading], findings: Sequence[Fin
 
 def render(readings: Sequence[Reading], findings: Sequence[Finding], origin: dict[str, Any]) -> str:
     """The page as text. Every name that it shows is escaped."""
-    jinja2, vega = require("jinja2", "clinic"), require("vl_convert", "clinic")
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("bathy.clinic", "."), autoescape=True, undefined=jinja2.StrictUndefined
-    )
     charts = {name: chart for name, draw in FIGURES.items() if (chart := draw(readings)) is not None}
-    return environment.get_template("report.html").render(
+    return render_page(
+        "bathy.clinic",
+        charts,
         findings=findings,
         severities=[name for name in SEVERITIES if any(finding.severity == name for finding in findings)],
         models=list(dict.fromkeys(row.model for row in readings)),
         figures={name: (FIGURES[name].__doc__ or "").partition("\n")[0] for name in charts},
-        specs=embedded({name: chart.to_dict(validate=False) for name, chart in charts.items()}),
         columns=embedded(COLUMNS),
         rows=embedded([[_number(getattr(row, column)) for column in COLUMNS] for row in readings]),
         count=len(readings),
         laws=laws(readings),
         seconds=select(readings, "seconds"),
         origin={key: _text(value) for key, value in origin.items()},
-        vega=vega.javascript_bundle().replace("</script", "<\\/script"),
+    )
+
+
+def render_page(package: str, charts: Mapping[str, Any], **values: Any) -> str:
+    """The package's report.html, which extends the one base page, with its charts and everything they need inside it."""
+    jinja2, vega = require("jinja2", "clinic"), require("vl_convert", "clinic")
+    loaders = [jinja2.PackageLoader(name, ".") for name in dict.fromkeys([package, "bathy.clinic"])]
+    environment = jinja2.Environment(loader=jinja2.ChoiceLoader(loaders), autoescape=True, undefined=jinja2.StrictUndefined)
+    return str(
+        environment.get_template("report.html").render(
+            specs=embedded({name: chart.to_dict(validate=False) for name, chart in charts.items()}),
+            vega=vega.javascript_bundle().replace("</script", "<\\/script"),
+            **values,
+        )
     )
 
 

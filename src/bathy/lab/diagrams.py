@@ -7,9 +7,9 @@ from html import escape
 
 from torch import nn
 
-from bathy.residual import Residual, Scale, Shift
-from bathy.schemes import SCHEMES
-from bathy.transformer import Stack, TransformerConfig
+from bathy.core.residual import Residual, Scale, Shift
+from bathy.core.schemes import SCHEMES
+from bathy.core.transformer import Stack, TransformerConfig
 
 STEP, ROW, LEFT = 62, 86, 165
 """Pixels from part to part, from row to row, and before the stream starts."""
@@ -37,15 +37,25 @@ def _row(name: str, sublayers: int) -> tuple[str, int]:
     final = _parts(stack.final)
     for part in _parts(stack.first):
         drawn, x = drawn + _box(x, *part), x + STEP
-    for i in range(sublayers):
-        # The second residual stands for all later ones: Admin's first shortcut has no ω.
-        drawn_one, x = _sublayer(residuals[1] if sublayers == 1 else residuals[min(i, 1)], x)
+    for i, residual in enumerate(_examples(residuals, sublayers)):
+        if i and sublayers == 1:
+            drawn, x = drawn + _text(x - 20, 58, "…"), x + 22
+        drawn_one, x = _sublayer(residual, x)
         drawn += drawn_one
     if final:
         drawn, x = drawn + _text(x - 20, 58, "…"), x + 22  # the other sub-layers stand here
     for part in final:
         drawn, x = drawn + _box(x, *part), x + STEP
     return drawn + _arrow(x - 24, x), x - LEFT
+
+
+def _examples(residuals: Sequence[Residual], sublayers: int) -> list[Residual]:
+    """The sub-layers to draw: the first ones, or one that stands for all and, where it is built otherwise, the last."""
+    if sublayers > 1:
+        return [residuals[min(i, 1)] for i in range(sublayers)]
+    second, last = residuals[1], residuals[-1]  # the second: Admin's first shortcut has no ω
+    alike = _parts(second.pre) == _parts(last.pre)
+    return [second] if alike else [second, last]
 
 
 def _sublayer(residual: Residual, x: int) -> tuple[str, int]:
@@ -86,7 +96,7 @@ def _scale_label(scale: Scale) -> str:
 
 def _stack(name: str) -> Stack:
     """The smallest stack of a scheme."""
-    config = TransformerConfig(vocab=8, width=8, ffn=8, heads=1, encoder_layers=1, decoder_layers=0, encoder_scheme=name)
+    config = TransformerConfig(vocab=8, width=8, ffn=8, heads=1, encoder_layers=4, decoder_layers=0, encoder_scheme=name)
     return Stack(config, "encoder")
 
 
@@ -103,7 +113,7 @@ def _arrow(start: int, stop: int) -> str:
     return f'<path d="M{start} 54 H{stop} M{stop - 5} 50 L{stop} 54 L{stop - 5} 58"/>'
 
 
-def write_all() -> dict[str, str]:
+def drawings() -> dict[str, str]:
     """File name to drawing: every scheme's block, and the position of norms over three sub-layers."""
     return {
         "schemes.svg": diagram(list(SCHEMES)),

@@ -8,22 +8,25 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bathy.errors import DataError, Diverged
+from bathy.core.transformer import Transformer
+from bathy.errors import BathyError, DataError, Diverged
 from bathy.files import origin, write_json, write_text
-from bathy.nmt.batches import open_splits
-from bathy.nmt.checkpoint import checkpoints, load
-from bathy.nmt.config import Config
-from bathy.nmt.corpora.layout import splits
-from bathy.nmt.data import read_manifest
-from bathy.nmt.lines import read_texts
-from bathy.nmt.log import read_log
-from bathy.nmt.score import as_rows, score
-from bathy.nmt.train import finished as over
-from bathy.nmt.train import train
-from bathy.nmt.translate import Translator
-from bathy.nmt.watch import unigram_entropy
-from bathy.nmt.world import joined
-from bathy.transformer import Transformer
+from bathy.tasks import make_task, part
+from bathy.tasks.lines import read_texts
+from bathy.tasks.models import load
+from bathy.tasks.translation.config import Config
+from bathy.tasks.translation.corpora.layout import splits
+from bathy.tasks.translation.data import read_manifest
+from bathy.tasks.translation.score import as_rows, score
+from bathy.tasks.translation.translate import Translator
+from bathy.train.checkpoint import checkpoints
+from bathy.train.log import read_log
+from bathy.train.loop import finished as over
+from bathy.train.loop import fit
+from bathy.train.world import joined
+
+FORMERLY = {"learnt": "improvement"}
+"""What version 0.1 called a number in its files."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +42,15 @@ class Outcome:
     """What the detection said."""
     curve: list[tuple[int, float]] = field(default_factory=list)
     """(update, validation loss)."""
-    learnt: float = 0.0
-    """Unigram entropy of the validation targets minus the loss; 0 where the run blew up."""
+    improvement: float = 0.0
+    """Improvement over guessing in nats: unigram entropy of the validation targets minus the loss; 0 where the run blew up."""
     gap: float = math.nan
-    """Source gap at the last validation."""
+    """Source gap, or context gap, at the last validation."""
     updates: int = 0
     planned: int = 0
     """Updates that the config asks for."""
     overflows: float = 0.0
-    """Updates left out because float16 overflowed, for each thousand."""
+    """Updates skipped because float16 overflowed, for each thousand."""
 
     def row(self) -> dict[str, Any]:
         """The outcome without its curve, as plain data."""
@@ -60,7 +63,7 @@ class Outcome:
             "loss": self.loss,
             "ppl": self.ppl,
             "early": perplexity(first[0]),
-            "learnt": self.learnt,
+            "improvement": self.improvement,
             "gap": self.gap,
             "updates": float(self.updates),
             "overflows": self.overflows,
@@ -93,7 +96,7 @@ class Run:
         if not path.exists():
             if not checkpoints(self.folder):
                 return {"bleu": 0.0, "bleu_lower": 0.0}
-            write_json(path, translated(self.folder, config, split))
+            write_json(path, translate_split(self.folder, config, split))
         rows = json.loads(path.read_text(encoding="utf-8"))
         tokenised = [row for row in rows if row["metric"] == "tokenised"]
         return {"bleu_lower" if "case:lc" in row["signature"] else "bleu": row["score"] for row in tokenised}
@@ -108,7 +111,7 @@ class Run:
         return [(step, load(place)) for step, place in checkpoints(self.folder)]
 
 
-def translated(folder: Path, config: Config, split: str) -> list[dict[str, Any]]:
+def translate_split(folder: Path, config: Config, split: str) -> list[dict[str, Any]]:
     """Scores of a split's translations: BLEU on Moses tokens, as in the paper, and sacreBLEU's, cased and lower-cased."""
     text = read_manifest(config.data.folders[0])["settings"]["prepare"]
     source, target = splits(Path(text["raw"]), text["source"], text["target"])[split]
@@ -122,8 +125,8 @@ def translated(folder: Path, config: Config, split: str) -> list[dict[str, Any]]
     return scores
 
 
-def finished(config: Config) -> Run:
-    """The run of a config, trained to its end or to where it blew up or was found stuck; a finished one is not touched."""
+def train_if_needed(config: Config) -> Run:
+    """The run of a config, trained to its end or to where divergence detection stops it; a finished one is not touched."""
     folder = Path(config.train.run)
     if not ended(config, folder):
         outcome = _outcome(config, folder, _train(config, folder))
@@ -133,7 +136,7 @@ def finished(config: Config) -> Run:
 
 def read_run(folder: Path) -> Run:
     """The run whose outcome lies in a folder."""
-    row = _read_outcome(folder)["outcome"]
+    row = {FORMERLY.get(name, name): value for name, value in _read_outcome(folder)["outcome"].items()}
     return Run(folder, Outcome(**row | {"curve": [(step, loss) for step, loss in row["curve"]]}))
 
 
@@ -141,8 +144,16 @@ def ended(config: Config, folder: Path) -> bool:
     """Whether the folder holds the outcome of this config with this data, of a run that was trained to its end."""
     if not (folder / "outcome.json").exists():
         return False
-    found = _read_outcome(folder)
-    return all(found.get(key) == value for key, value in identity(config).items())
+    found, wanted = _read_outcome(folder), identity(config)
+    return found.get("data") == wanted["data"] and _current(config, found.get("config", {})) == wanted["config"]
+
+
+def _current(config: Config, values: Any) -> Any:
+    """The settings of an outcome as this version writes them: settings that are new since then have their defaults."""
+    try:
+        return _decisive(type(config)(**values))
+    except (BathyError, TypeError):
+        return None
 
 
 def _read_outcome(folder: Path) -> dict[str, Any]:
@@ -150,15 +161,15 @@ def _read_outcome(folder: Path) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise DataError(f"{path} is not a run's outcome: {error}; remove it and the run goes on from its checkpoint") from None
+        raise DataError(f"{path} is not a run's outcome: {error}; remove it, and the run resumes from its checkpoint") from None
     return found
 
 
 def _train(config: Config, folder: Path) -> str:
-    """Train; what the trainer said where it gave the run up, else nothing. A signal leaves the run for the next time."""
+    """Train; why divergence detection stopped the run, or nothing. After a signal the run can be resumed."""
     with joined() as world:
         try:
-            state = train(config, folder, world)
+            state = fit(make_task(config), config, folder, world)
         except Diverged as error:
             return str(error)
     if not over(config, state):
@@ -168,9 +179,12 @@ def _train(config: Config, folder: Path) -> str:
 
 def identity(config: Config) -> dict[str, Any]:
     """What decides how a run comes out: its text, and its config but for where it and its data lie."""
+    return {"config": _decisive(config), "data": part(config.task.kind, "data").fingerprint(config.data.folders)}
+
+
+def _decisive(config: Config) -> dict[str, Any]:
     places: Any = {"prepare": True, "decode": True, "data": {"path"}, "train": {"run"}}
-    text = [read_manifest(folder)["keys"] for folder in config.data.folders]
-    return {"config": config.model_dump(mode="json", exclude=places), "data": text}
+    return config.model_dump(mode="json", exclude=places)
 
 
 def _outcome(config: Config, folder: Path, why: str) -> Outcome:
@@ -187,8 +201,8 @@ def _outcome(config: Config, folder: Path, why: str) -> Outcome:
         stopped=bool(why),
         why=why,
         curve=curve,
-        learnt=unigram_entropy(open_splits(config.data, "valid")) - loss if finite else 0.0,
-        gap=valid[-1]["source_gap"] if finite else 0.0,
+        improvement=part(config.task.kind, "task").held_out_entropy(config) - loss if finite else 0.0,
+        gap=valid[-1].get("source_gap", valid[-1].get("context_gap", math.nan)) if finite else 0.0,
         updates=updates,
         planned=config.train.steps,
         overflows=1000 * skipped / max(1, updates),

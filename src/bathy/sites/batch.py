@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import fields, is_dataclass
+from typing import Any, Protocol, runtime_checkable
 
+import numpy
 import torch
 from torch import Tensor, nn
 
 from bathy.errors import BatchError
-from bathy.transformer import Transformer
 
 Batch = Tensor | Sequence[Any] | Mapping[str, Any]
+
+
+@runtime_checkable
+class KnowsRealTokens(Protocol):
+    """A model that says itself which tokens of a batch are real. `bathy.Transformer` is one."""
+
+    def real_tokens(self, *args: Any, **kwargs: Any) -> Mapping[str, Tensor]:
+        """For each stack by name, true at real tokens (b t); takes what the model's forward takes."""
 
 
 def call(model: nn.Module, batch: Batch) -> Any:
@@ -25,6 +35,24 @@ def call(model: nn.Module, batch: Batch) -> Any:
         return model(batch) if isinstance(batch, Tensor) else model(*batch)
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
+
+
+def tensors_in(value: Any, depth: int = 4) -> Iterator[tuple[tuple[str | int, ...], Tensor]]:
+    """The tensors in a value, its tuples, lists, dicts and dataclasses, each with the way to it."""
+    if isinstance(value, Tensor):
+        yield (), value
+        return
+    items: Any = ()
+    if isinstance(value, Mapping):
+        items = value.items()
+    elif isinstance(value, tuple | list):
+        items = enumerate(value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        items = ((field.name, getattr(value, field.name, None)) for field in fields(value))
+    if depth:
+        for key, item in items:
+            for where, tensor in tensors_in(item, depth - 1):
+                yield (key, *where), tensor
 
 
 def map_tensors(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
@@ -47,10 +75,8 @@ def first_sentences(batch: Batch, count: int) -> Batch:
     return map_tensors(batch, lambda tensor: tensor[:count] if tensor.dim() else tensor)
 
 
-def real_tokens(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+def known_real_tokens(model: KnowsRealTokens, batch: Batch) -> Mapping[str, Tensor]:
     """For each stack of the model, which tokens of the batch are real (b t); an empty batch is an error."""
-    if not isinstance(model, Transformer):
-        raise BatchError(f"{type(model).__name__} does not say which tokens are real")
     if isinstance(batch, Mapping):
         masks = model.real_tokens(**batch)
     else:
@@ -61,7 +87,7 @@ def real_tokens(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
     return masks
 
 
-def sentences_within(masks: dict[str, Tensor], tokens: int) -> int:
+def sentences_within(masks: Mapping[str, Tensor], tokens: int) -> int:
     """How many sentences, at least one, hold at most `tokens` real tokens in every stack."""
     counts = torch.stack([mask.sum(1).cumsum(0) for mask in masks.values()]).amax(0)
     return max(1, int((counts <= tokens).sum()))
@@ -71,14 +97,21 @@ def sentences_within(masks: dict[str, Tensor], tokens: int) -> int:
 def undisturbed(model: nn.Module) -> Iterator[None]:
     """A block after which the model's mode and buffers and the random state are as before, also when it raises."""
     modes = [(module, module.training) for module in model.modules()]
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    buffers = [(module, dict(module._buffers)) for module in model.modules()]
+    kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
     devices = {parameter.device.index for parameter in model.parameters() if parameter.is_cuda}
+    python, array = random.getstate(), numpy.random.get_state()  # by these, too, layers are dropped
     with torch.random.fork_rng([device for device in devices if device is not None]):
         try:
             yield
         finally:
+            random.setstate(python)
+            numpy.random.set_state(array)
             for module, training in modes:
                 module.training = training
+            for module, own in buffers:  # some models put new tensors in their place
+                module._buffers.clear()
+                module._buffers.update(own)
             with torch.no_grad():
-                for buffer, kept in buffers:
-                    buffer.copy_(kept)
+                for buffer, value in kept:
+                    buffer.copy_(value)

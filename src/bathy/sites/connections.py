@@ -1,43 +1,54 @@
-"""Residual connections in the graph of a forward pass: which additions are one, how they chain, and where their norms stand.
+"""Residual connections in the graph of a forward pass: which sums are one, how they chain, and where their norms stand.
 
-An addition x + a is a connection when a was computed from x by matrices of the model.
+A sum is a connection when one of its terms is a value x, carried along by nothing but masks, factors and reshaping, and another
+was computed from x by matrices of the model, or by something else that mixes positions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from bathy.sites.graph import DROPOUTS, VIEWS, Graph, Value
+from bathy.sites.graph import Graph, Value
 from bathy.sites.hooks import PassedOver
-from bathy.sites.matrices import Use, attention, uses, with_roles
-from bathy.sites.site import POSITIONS, Position
+from bathy.sites.matrices import PRODUCTS, Use, attention, uses, with_roles
+from bathy.sites.meaning import BOUNDS, FACTORS, JOINS, PIECES, POOLS, SUMS, VIEWS, carriers
+from bathy.sites.site import PLACEMENTS, Placement
 
-PLAIN = VIEWS | DROPOUTS
-"""What the stream may pass unchanged."""
+MIXES = PRODUCTS | {"avg_pool1d", "avg_pool2d", "_fft_r2c", "_fft_c2c", "_fft_c2r"}
+"""Operations without a parameter that make a branch of a shortcut all the same."""
+SHORT = VIEWS | PIECES | POOLS | FACTORS | SUMS | JOINS | (BOUNDS - {"relu", "leaky_relu"}) | {"copy"}
+"""What a shortcut may pass on its way to the sum."""
+READING = VIEWS | PIECES | FACTORS | {"cat", "where", "masked_fill"}
+"""What may lie between the stream and the norm that a branch begins with."""
+FUSED_SUMS = {"addmm", "baddbmm", "addcmul"}
+SCATTERED_SUMS = {"index_add", "scatter_add"}
 
 
 @dataclass(eq=False)
 class Connection:
-    """One execution of a residual addition: b = x + a."""
+    """One execution of a residual sum: b = factor · x + branches."""
 
     b: int
     x: int
-    a: int
+    branches: list[int]
     path: str
     uses: list[Use]
     kind: str
-    scaled: bool
-    """Whether the model itself multiplies the shortcut."""
-    in_place: int
-    """The operand that the addition overwrites, or -1."""
+    inside: set[int]
+    """All values of the branches."""
+    shortcut: int
+    """The term that is x as it reaches the sum."""
+    alone: bool
+    """Whether the sum has two terms, so that the only branch is its value a."""
     before: Connection | None = None
     """The connection that this one's stream comes from."""
-    onward: int = -1
-    """The sum that goes on as the stream, where parallel branches are added to b; else b itself."""
     norm: int = -1
-    """The norm that alone reads b, if there is one."""
-    position: Position = "none"
+    """The norm that reads b, if there is one."""
+    others: set[int] = field(default_factory=set)
+    """What reads b beside its norm."""
+    placement: Placement = "none"
     again: list[Connection] = field(default_factory=list)
     """Later executions of the same modules."""
 
@@ -46,102 +57,260 @@ class Connection:
         """All executions of the same modules, this one first."""
         return [self, *self.again]
 
+    @property
+    def a(self) -> int:
+        """The value of the branch; -1 where no single value is."""
+        return self.branches[0] if self.alone else -1
+
+    def inside_sums(self, graph: Graph) -> set[int]:
+        """The sums within a sum of several terms."""
+        found, waiting = set[int](), [self.b]
+        while waiting:
+            for number in graph.values[waiting.pop()].inputs:
+                inner = graph.source(number, VIEWS)
+                if graph.values[inner].op in SUMS | {"stack"} and _only_reader(graph, inner) >= 0 and inner > self.x:
+                    found.add(inner)
+                    waiting.append(inner)
+        return found
+
 
 def connections(graph: Graph, passed_over: list[PassedOver]) -> list[Connection]:
-    """The additions that are residual connections; the others go to `passed_over`."""
-    found: list[Connection] = []
+    """The sums that are residual connections, chained along the stream; the others go to `passed_over`."""
+    found: dict[int, Connection] = {}
+    data = graph.data()
     for value in graph.values:
-        if value.op in ("add", "addcmul") and value.floating and len(value.inputs) > 1:
-            result = _connection(graph, value, {c.b for c in found})
+        parts = terms(graph, value) if value.number in data else []
+        if len(parts) > 1 and not _absorbed(graph, value):
+            result = _connection(graph, value, parts, found)
             if isinstance(result, Connection):
-                found.append(result)
-            elif not _parallel(graph, value, found):
+                result.before = _before(graph, result.x, found)
+                found[result.b] = result
+            elif result:
                 passed_over.append(PassedOver(value.path, result))
-            else:
-                passed_over.append(
-                    PassedOver(value.path, "a second branch of the same shortcut: counted with the stream alone")
-                )
-    return found
+    return _without_nested(list(found.values()), passed_over)
 
 
-def _parallel(graph: Graph, value: Value, found: list[Connection]) -> bool:
-    """Whether (x + a) + a' adds another branch of the same x, as parallel layers do; the stream then goes on from here."""
-    for total, other in (value.inputs[:2], value.inputs[1::-1]):
-        for c in found:
-            if c.b == total and graph.users(total, set()) == {value.number} and graph.between(c.x, other) is not None:
-                c.onward = value.number
-                return True
+def _without_nested(found: list[Connection], passed_over: list[PassedOver]) -> list[Connection]:
+    """The connections without those that lie alone within another's branch, as a convolution inside a feed-forward does.
+
+    Several in a row there are a stack of their own, unless they have no weights: then they are the steps of a recurrence.
+    """
+    chains = Counter(id(_root(c)) for c in found)
+    small = [c for c in found if chains[id(_root(c))] == 1 or not c.uses]
+    weighted = {id(_root(c)) for c in found if c.uses}
+    inner = [c for c in small if id(_root(c)) not in weighted or any(c.b in o.inside for o in found if o is not c)]
+    passed_over += [
+        PassedOver(c.path, "lies within the branch of another site, or is a recurrence without weights") for c in inner
+    ]
+    return [c for c in found if not any(c is other for other in inner)]
+
+
+def terms(graph: Graph, value: Value) -> list[int]:
+    """What a sum adds, sums within it taken apart; nothing for what is no sum of floating-point tensors."""
+    if not value.floating or len(value.shape) < 2 or (value.op in FUSED_SUMS and graph.parameter(value.inputs[0])):
+        return []
+    if value.op == "sum" and graph.values[value.inputs[0]].op == "stack":
+        own = list(graph.values[value.inputs[0]].inputs)
+    elif value.op in SUMS | SCATTERED_SUMS | FUSED_SUMS and len(value.inputs) > 1:
+        own = [value.inputs[0], value.inputs[-1]]
+        if value.op in FUSED_SUMS:
+            own[1] = value.number
+    else:
+        return []
+    result = []
+    for number in own:
+        inner = graph.values[graph.source(number, VIEWS)]
+        result += (terms(graph, inner) if inner.number != value.number and _joined(graph, inner, value) else []) or [number]
+    return result
+
+
+def _only_reader(graph: Graph, number: int) -> int:
+    readers = graph.users(number, VIEWS)
+    return min(readers) if len(readers) == 1 else -1
+
+
+def _joined(graph: Graph, inner: Value, outer: Value) -> bool:
+    """Whether a sum is a term of another that adds one more branch: x + a + a' has one shortcut."""
+    if inner.op not in SUMS | {"sum"} or outer.op not in SUMS | {"stack", "sum"}:
+        return False
+    if _only_reader(graph, inner.number) not in (outer.number, *(graph.consumers[outer.number] if outer.op == "stack" else ())):
+        stacks = [number for number in outer.inputs if graph.values[number].op == "stack"]
+        if _only_reader(graph, inner.number) not in stacks:
+            return False
+    stacked = [i for number in outer.inputs if graph.values[number].op == "stack" for i in graph.values[number].inputs]
+    others = [i for i in stacked or outer.inputs if graph.source(i, VIEWS) != inner.number]
+    before = {y for term in inner.inputs for y in _along(graph, [term], {})}
+    return any(graph.values[i].shape == inner.shape and any(graph.depends(i, y) for y in before) for i in others)
+
+
+def _absorbed(graph: Graph, value: Value) -> bool:
+    """Whether this sum is a term of another, which stands for both."""
+    reader = _only_reader(graph, value.number)
+    if reader >= 0 and graph.values[reader].op == "stack":
+        reader = _only_reader(graph, reader)
+    return reader >= 0 and _joined(graph, value, graph.values[reader]) and len(terms(graph, graph.values[reader])) > 1
+
+
+def _connection(graph: Graph, value: Value, parts: list[int], found: dict[int, Connection]) -> Connection | str:
+    """The connection that a sum is, or why it is none."""
+    reason = "neither operand is computed from the other"
+    sizes = {tuple(graph.values[part].shape) for part in parts}
+    for shortcut in parts:
+        size = graph.values[shortcut].shape
+        if len(size) != len(value.shape) or size[-2:] != value.shape[-2:]:
+            continue  # a bias, or positions
+        others = [part for part in parts if part != shortcut]
+        starts = [shortcut]
+        if shortcut == value.number:  # the product within addcmul
+            starts = [i for i in value.inputs[1:] if value.op == "addcmul" and _fits(graph, i, value)]
+        for x in _along(graph, starts, found):
+            inside: set[int] = set()
+            branches = []
+            for other in others:
+                way = _way(graph, x, other, value) if other != x else None
+                if way is not None and (value.op in FUSED_SUMS | SCATTERED_SUMS or _fits(graph, other, value)):
+                    branches.append(other)
+                    inside |= way
+            if not branches:
+                continue
+            made = _made(graph, value, x, shortcut, branches, inside, found, len(parts))
+            if isinstance(made, Connection):
+                return made
+            reason = made
+            break
+    if all(graph.parameter(part) for part in parts[:1]) or all(graph.parameter(part) for part in parts[1:]):
+        return "one operand is a parameter"
+    if len(sizes) > 1 and reason.startswith("neither"):
+        return "shapes differ: " + " and ".join(str(size) for size in sorted(sizes))
+    return reason
+
+
+def _way(graph: Graph, x: int, branch: int, value: Value) -> set[int] | None:
+    """What lies between x and a branch; a branch that the sum itself computes, as addmm does, comes from its factors."""
+    if branch != value.number:
+        return graph.between(x, branch)
+    ways = [way for factor in value.inputs[1:] if (way := graph.between(x, factor)) is not None]
+    return set[int]().union(*ways) | {value.number} if ways else None
+
+
+def _fits(graph: Graph, number: int, value: Value) -> bool:
+    return graph.values[number].shape == value.shape
+
+
+def _along(graph: Graph, starts: list[int], found: dict[int, Connection]) -> Iterator[int]:
+    """The values that a term of a sum has been, back to the last residual sum."""
+    waiting, seen = list(starts), set[int]()
+    while waiting:
+        number = waiting.pop(0)
+        if number in seen:
+            continue
+        seen.add(number)
+        yield number
+        if graph.values[number].op in SHORT and number not in found:
+            waiting += carriers(graph.values, number)
+
+
+def _made(
+    graph: Graph,
+    value: Value,
+    x: int,
+    shortcut: int,
+    branches: list[int],
+    inside: set[int],
+    found: dict[int, Connection],
+    count: int,
+) -> Connection | str:
+    """The connection over these values, or why it is none."""
+    if value.number not in branches:
+        inside.discard(value.number)
+    rounds = [found[number] for number in inside if number in found]
+    if any(_carried(graph, _root(c).x, x) for c in rounds):
+        return f"goes round {len(rounds)} other site{'s' if len(rounds) > 1 else ''}"
+    nested = {number for c in rounds for number in c.inside}
+    products = uses(graph, inside)
+    if not products and not any(graph.values[number].op in MIXES for number in inside):
+        return "no matrix of the model lies between the operands"
+    attends = attention(graph, inside)
+    kind = _kind(graph, x, attends, bool(products))
+    named = with_roles(graph, [use for use in products if use.number not in nested] or products, attends)
+    alone = count == 2 and len(branches) == 1 and value.op in SUMS
+    return Connection(value.number, x, branches, value.path, named, kind, inside, shortcut, alone)
+
+
+def _root(c: Connection) -> Connection:
+    while c.before:
+        c = c.before
+    return c
+
+
+def _carried(graph: Graph, number: int, x: int) -> bool:
+    """Whether a value is x, carried along as a stream."""
+    waiting, seen = [number], set[int]()
+    while waiting:
+        number = waiting.pop()
+        if number == x:
+            return True
+        if number > x and number not in seen:
+            seen.add(number)
+            waiting += carriers(graph.values, number)
     return False
 
 
-def _connection(graph: Graph, value: Value, sums: set[int]) -> Connection | str:
-    """The connection that an addition is, or why it is none."""
-    u, v = value.inputs[:2]
-    if graph.parameter(u) or graph.parameter(v):
-        return "one operand is a parameter"
-    if graph.values[u].shape != graph.values[v].shape:
-        return f"shapes differ: {tuple(graph.values[u].shape)} and {tuple(graph.values[v].shape)}"
-    for shortcut, branch in ((u, v), (v, u)):
-        x, scaled = _shortcut(graph, shortcut, branch)
-        if x < 0:
-            continue
-        inside = graph.between(x, branch) or set()
-        round_others = inside & sums
-        if round_others:
-            return f"goes round {len(round_others)} other site{'s' if len(round_others) > 1 else ''}"
-        found = uses(graph, inside)
-        if not found:
-            return "no matrix of the model lies between the operands"
-        attends = attention(graph, inside)
-        scaled |= value.op == "addcmul" or value.name == "alpha"
-        overwritten = u if value.in_place else -1
-        named = with_roles(graph, found, attends)
-        return Connection(value.number, x, branch, value.path, named, _kind(graph, x, attends), scaled, overwritten)
-    return "neither operand is computed from the other"
-
-
-def _shortcut(graph: Graph, operand: int, other: int) -> tuple[int, bool]:
-    """The value behind `operand` that `other` is computed from, and whether it was multiplied on the way; -1 for none."""
-    scaled = False
-    while graph.between(operand, other) is None or operand == other:
-        value = graph.values[operand]
-        if value.op == "mul" and all(graph.parameter(number) for number in value.inputs[1:]):
-            scaled = True
-        elif value.op not in VIEWS:
-            return -1, False
-        operand = value.inputs[0]
-    return operand, scaled
-
-
-def _kind(graph: Graph, x: int, attends: tuple[int, dict[str, int]] | None) -> str:
+def _kind(graph: Graph, x: int, attends: tuple[int, dict[str, int]] | None, matrices: bool) -> str:
     if attends is None:
-        return "ffn"
-    return "self_attention" if graph.between(x, attends[1]["k"]) is not None else "encoder_attention"
+        return "ffn" if matrices else "mixing"
+    return "self_attention" if graph.depends(attends[1]["k"], x) else "cross_attention"
+
+
+def _before(graph: Graph, x: int, found: dict[int, Connection]) -> Connection | None:
+    """The connection from whose sum a stream comes; of several that were put together, the one with most numbers."""
+    reached: list[Connection] = []
+    waiting, seen = [x], set[int]()
+    while waiting:
+        number = waiting.pop()
+        if number in found:
+            reached.append(found[number])
+        elif number not in seen:
+            seen.add(number)
+            waiting += carriers(graph.values, number)
+    return max(reached, key=lambda c: (graph.values[c.b].shape.numel(), c.b), default=None)
 
 
 def link(graph: Graph, connections: Sequence[Connection]) -> None:
-    """Chain the connections along the stream and see where their norms stand."""
-    by_sum = {c.b: c for c in connections} | {c.onward: c for c in connections if c.onward >= 0}
+    """See where the norms of the connections stand."""
+    after: dict[int, list[Connection]] = {}
     for c in connections:
-        c.before = by_sum.get(graph.source(c.x, PLAIN | {"norm"}))
-        readers = graph.users(c.b, PLAIN)
-        if len(readers) == 1 and graph.values[min(readers)].op == "norm":
-            c.norm = min(readers)
-    after = {id(c.before): c for c in connections if c.before}
+        after.setdefault(id(c.before), []).append(c)
+        readers = graph.users(c.b, VIEWS | FACTORS)
+        norms = sorted(number for number in readers if graph.values[number].op == "norm")
+        if norms:
+            c.norm, c.others = norms[0], readers - {norms[0]}
     for c in connections:
-        pre = _reads_through_norm(graph, c)
-        following = after.get(id(c))
+        pre, following = _reads_through_norm(graph, c), after.get(id(c), [])
         if following:
-            post = c.norm >= 0 and graph.source(following.x, PLAIN) == c.norm
+            post = c.norm >= 0 and all(_passes(graph, next_.x, c.norm, c.b) for next_ in following)
         else:  # the last norm of a stack is its sites' own only if the site before has one
-            post = c.norm >= 0 and (c.before.position in ("post", "both") if c.before else not pre)
-        c.position = POSITIONS[pre, post]
+            post = c.norm >= 0 and not c.others and (c.before.placement in ("post", "both") if c.before else not pre)
+        c.placement = PLACEMENTS[pre, post]
+
+
+def _passes(graph: Graph, x: int, norm: int, b: int) -> bool:
+    """Whether the stream gets from b to x through the norm and no other way."""
+    waiting, seen, through = [x], set[int](), False
+    while waiting:
+        number = waiting.pop()
+        if number == b:
+            return False
+        through |= number == norm
+        if number > b and number != norm and number not in seen:
+            seen.add(number)
+            waiting += carriers(graph.values, number)
+    return through
 
 
 def _reads_through_norm(graph: Graph, c: Connection) -> bool:
     """Whether the branch takes the stream through a norm."""
-    inside = graph.between(c.x, c.a) or set()
-    return any(graph.values[user].op == "norm" for user in graph.users(c.x, PLAIN) if user in inside)
+    return any(graph.values[user].op == "norm" for user in graph.users(c.x, READING) if user in c.inside)
 
 
 def places(graph: Graph, connections: Sequence[Connection]) -> list[Connection]:
@@ -149,7 +318,9 @@ def places(graph: Graph, connections: Sequence[Connection]) -> list[Connection]:
     first: dict[tuple[object, ...], Connection] = {}
     for c in connections:
         norm = graph.values[c.norm].path if c.norm >= 0 else ""
-        key = (c.path, norm, *(use.weight for use in c.uses))
+        key: tuple[object, ...] = (c.path, norm, *(use.weight for use in c.uses))
+        if not c.uses and not norm:
+            key = (*key, c.b)  # nothing tells it from another
         if key in first:
             first[key].again.append(c)
         else:

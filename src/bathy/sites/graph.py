@@ -1,31 +1,37 @@
-"""One forward pass as a graph: which tensor was computed from which, by what, inside which module."""
+"""One forward pass as a graph: which tensor was computed from which, by which of torch's basic operations, in which module.
+
+The pass is recorded where torch dispatches, below every way of writing it: `x + a`, `+=`, einsum, a scripted module and an
+autograd function all come down to the same few operations.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from inspect import signature
 from typing import Any, Literal
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
-from torch.utils.hooks import RemovableHandle
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from bathy.sites.batch import Batch, call, undisturbed
-
-NORMS = {"layer_norm", "rms_norm"}
-"""Functions that are norms; a module is one when its class says 'norm' and it has no matrix."""
-DROPOUTS = {"dropout", "alpha_dropout", "feature_dropout"}
-VIEWS = {
-    "view", "reshape", "transpose", "permute", "flatten", "unflatten", "squeeze", "unsqueeze", "movedim", "swapaxes",
-    "contiguous", "clone", "to", "float", "half", "bfloat16", "double", "type", "type_as", "view_as", "reshape_as",
-}  # fmt: skip
-"""Functions that give the same numbers in another shape, order or dtype."""
+from bathy.sites.batch import Batch, call, tensors_in, undisturbed
+from bathy.sites.meaning import NORMS, PIECES, RESHAPES, SHAPE_ONLY, VIEWS, degree
 
 Side = Literal["input", "output"]
+MOST_INSIDE_NORM = 60
+"""Operations inside a module that may be a norm."""
+
+
+@dataclass(frozen=True)
+class Ref:
+    """Stands for a value among the arguments of an operation."""
+
+    number: int
 
 
 @dataclass(frozen=True)
@@ -34,19 +40,23 @@ class Value:
 
     number: int
     op: str
-    """Function that gave it; 'norm' for a norm, 'parameter', 'input', or 'module' where nothing else was seen."""
+    """Operation that gave it, without the underscore of in-place ones; 'norm', 'parameter', 'buffer', 'input', or 'module'."""
     inputs: tuple[int, ...]
     path: str
-    """Module inside which it was computed; of a norm's result the norm itself, '' when the norm is a function."""
+    """Module inside which it was computed; of a norm's result the norm itself, '' when the norm is no module."""
     shape: torch.Size
     floating: bool
     name: str = ""
-    """Of a parameter, its name; 'alpha' for a sum whose second operand is multiplied by a number."""
+    """Of a parameter, its name."""
     part: tuple[int, int] = (0, 1)
-    """Which of how many results of the function it is."""
-    arguments: Mapping[str, int] = field(default_factory=dict)
-    """Inputs by argument, where the function's own signature is needed to tell them apart."""
-    in_place: bool = False
+    """Which of how many results of the operation it is."""
+    arguments: tuple[Any, ...] = ()
+    """What the operation was called with; a `Ref` for each tensor."""
+    function: Callable[..., Any] | None = None
+    alpha: float = 1.0
+    """Number by which a sum multiplies its second operand."""
+    overwrites: frozenset[int] = frozenset()
+    """Values whose numbers this in-place operation changed."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +80,15 @@ class Graph:
 
     def __post_init__(self) -> None:
         self.consumers: dict[int, list[int]] = defaultdict(list)
+        self.hidden: set[int] = set()
+        self.uses: dict[int, list[Any]] = {}  # what `matrices` has found of each value
         self.places: dict[int, list[tuple[Key, int]]] = defaultdict(list)  # where a value passed, and what number came next
 
     def add(self, op: str, inputs: tuple[int, ...], path: str, tensor: Tensor, **more: Any) -> int:
         """Append a value; returns its number."""
         number = len(self.values)
-        self.values.append(Value(number, op, inputs, path, tensor.shape, tensor.is_floating_point(), **more))
+        floating = tensor.is_floating_point() or tensor.is_complex()
+        self.values.append(Value(number, op, inputs, path, tensor.shape, floating, **more))
         for source in dict.fromkeys(inputs):
             self.consumers[source].append(number)
         return number
@@ -85,19 +98,25 @@ class Graph:
         self.seen[key].append(number)
         self.places[number].append((key, len(self.values)))
 
-    def source(self, number: int, through: set[str]) -> int:
-        """The value that `number` is, seen through functions that only reshape, cast or drop."""
-        while self.values[number].op in through:
+    def hide(self, start: int) -> None:
+        """Let nobody see the values from `start` on as consumers of earlier ones: they are the inside of a norm."""
+        self.hidden.update(range(start, len(self.values)))
+        for source in {source for value in self.values[start:] for source in value.inputs if source < start}:
+            self.consumers[source] = [number for number in self.consumers[source] if number < start]
+
+    def source(self, number: int, through: Collection[str]) -> int:
+        """The value that `number` is, seen through operations that keep its numbers."""
+        while self.values[number].op in through and self.values[number].inputs:
             number = self.values[number].inputs[0]
         return number
 
-    def users(self, number: int, through: set[str]) -> set[int]:
-        """What consumes a value, seen through functions that only reshape, cast or drop."""
+    def users(self, number: int, through: Collection[str]) -> set[int]:
+        """What consumes a value, seen through operations that keep its numbers."""
         found: set[int] = set()
         waiting = [number]
         while waiting:
             for user in self.consumers[waiting.pop()]:
-                if self.values[user].op in through:
+                if self.values[user].op in through or self.values[user].op == "overwritten":
                     waiting.append(user)
                 else:
                     found.add(user)
@@ -116,45 +135,86 @@ class Graph:
         return found if reached else None
 
     def parameter(self, number: int) -> str:
-        """Name of the parameter that the value is, seen through views; '' when it is none."""
-        value = self.values[self.source(number, VIEWS | {"T", "t", "__get__"})]
+        """Name of the parameter that the value is, seen through views and casts; '' when it is none."""
+        value = self.values[self.source(number, VIEWS)]
         return value.name if value.op == "parameter" else ""
+
+    def data(self) -> set[int]:
+        """The values that depend on what the model was given; the others are made from parameters and constants alone."""
+        found: set[int] = set()
+        for value in self.values:
+            if value.op == "input" or any(source in found for source in value.inputs):
+                found.add(value.number)
+        return found
+
+    def parameter_part(self, number: int) -> str:
+        """Name of the parameter of which the value is all or some rows; '' when it is none."""
+        value = self.values[self.source(number, VIEWS | PIECES)]
+        return value.name if value.op == "parameter" else ""
+
+    def depends(self, number: int, start: int) -> bool:
+        """Whether a value is, or was computed from, the value `start`."""
+        return self.between(start, number) is not None
+
+    def memory(self, number: int) -> int:
+        """The value in whose memory this one lies."""
+        return self.source(number, VIEWS - {"clone", "_to_copy", "contiguous"} | PIECES - {"index", "gather", "index_select"})
+
+    def factor(self, start: int, end: int) -> float | None:
+        """The number by which `start` is multiplied on its way to `end`; None where more happens than that and reshaping."""
+        result, number = 1.0, end
+        while number != start:
+            value = self.values[number]
+            numbers = [part for part in value.arguments[:2] if isinstance(part, int | float)]
+            if value.op in ("mul", "div") and numbers and len(value.inputs) == 1:
+                result = result * numbers[0] if value.op == "mul" else result / numbers[0]
+            elif value.op not in RESHAPES:
+                return None
+            if number < start or not value.inputs:
+                return None
+            number = value.inputs[0]
+        return result
+
+    def same_order(self, a: int, b: int) -> bool:
+        """Whether two values are the same numbers in the same order, in whatever shape."""
+        return self.source(a, RESHAPES) == self.source(b, RESHAPES)
 
 
 def record(model: nn.Module, batch: Batch) -> Graph:
-    """The graph of one forward pass in training mode; the model stays as it was."""
-    recorder = _Recorder(model)
-    try:
-        with undisturbed(model), torch.no_grad(), recorder:
-            model.train()
-            output = call(model, batch)
-    finally:
-        recorder.close()
-    recorder.graph.outputs = [recorder.number(tensor) for _, tensor in _tensors(output)]
+    """The graph of one forward pass in evaluation mode, where no layer is dropped; the model stays as it was."""
+    recorder = Recorder()
+    with undisturbed(model), recorder.hooked(model), torch.no_grad(), recorder:
+        model.eval()
+        output = call(model, batch)
+    recorder.graph.outputs = [recorder.number(tensor) for _, tensor in tensors_in(output)]
     return recorder.graph
 
 
-class _Recorder(TorchFunctionMode):
-    """Writes every torch function and every module call of a pass into a graph."""
+class Recorder(TorchDispatchMode):
+    """Writes every operation and every module call of a pass into a graph."""
 
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
         self.graph = Graph()
         self.numbers = WeakTensorKeyDictionary()
-        self.calls: list[tuple[str, int]] = []  # open module calls: path, number of the first tensor argument
-        self.in_norm = 0  # open calls of norms; what happens inside a norm is the norm
-        for name, parameter in model.named_parameters():
-            self.numbers[parameter] = self.graph.add("parameter", (), "", parameter, name=name)
-        self.handles: list[RemovableHandle] = []
-        for path, module in model.named_modules():
-            norm = is_norm(module)
-            self.handles.append(module.register_forward_pre_hook(self._enter(path, norm), with_kwargs=True))
-            self.handles.append(module.register_forward_hook(self._leave(path, norm), with_kwargs=True))
+        self.sharing: dict[int, list[ref[Tensor]]] = defaultdict(list)  # live tensors by storage
+        self.calls: list[tuple[str, int, int]] = []  # open module calls: path, first tensor argument, next number
 
-    def close(self) -> None:
-        """Take all hooks off."""
-        for handle in self.handles:
-            handle.remove()
+    def hooked(self, model: nn.Module) -> ExitStack:
+        """A block in which module calls are noted. Modules that can take no hooks, scripted ones, are seen through."""
+        for name, parameter in model.named_parameters():
+            self._give(parameter, self.graph.add("parameter", (), "", parameter, name=name))
+        for name, buffer in model.named_buffers():
+            self._give(buffer, self.graph.add("buffer", (), "", buffer, name=name))
+        with ExitStack() as handles:
+            for path, module in model.named_modules():
+                if isinstance(module, torch.jit.ScriptModule):
+                    continue
+                few = all(p.dim() < 2 or p.numel() == max(p.shape) for p in module.parameters())
+                handles.callback(module.register_forward_pre_hook(self._enter(path), with_kwargs=True).remove)
+                handles.callback(module.register_forward_hook(self._leave(path, few), with_kwargs=True).remove)
+            return handles.pop_all()
+        raise AssertionError
 
     @property
     def path(self) -> str:
@@ -164,74 +224,99 @@ class _Recorder(TorchFunctionMode):
     def number(self, tensor: Tensor) -> int:
         """The tensor's number; a tensor never seen before is an input."""
         if tensor not in self.numbers:
-            self.numbers[tensor] = self.graph.add("input", (), self.path, tensor)
+            self._give(tensor, self.graph.add("input", (), self.path, tensor))
         return int(self.numbers[tensor])
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        sources = tuple(self.number(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
         result = func(*args, **kwargs)
-        op = getattr(func, "__name__", "")
-        in_place = op == "__setitem__" or (op.endswith("_") and not op.endswith("__"))
-        results = [args[0]] if in_place else [tensor for _, tensor in _tensors(result)]
-        if results and not self.in_norm:
-            self._note(op, func, args, kwargs, results, in_place)
+        if func._overloadpacket.__name__ in SHAPE_ONLY:
+            sources = ()  # only the shape of its argument enters
+        written = [i for i, argument in enumerate(func._schema.arguments) if argument.is_write]
+        if written and written[0] < len(args):
+            self._overwrite(func, args, kwargs, sources, args[written[0]])
+        else:
+            self._note(func, args, kwargs, sources, [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)])
         return result
 
-    def _note(self, op: str, func: Any, args: Any, kwargs: Any, results: list[Tensor], in_place: bool) -> None:
-        """Write down one function's results."""
-        sources = tuple(self.number(tensor) for _, tensor in _tensors((args, kwargs), depth=3))
-        op, path = ("norm", "") if op in NORMS else (op.removesuffix("_") if in_place else op, self.path)
+    def _note(self, func: Any, args: Any, kwargs: Any, sources: tuple[int, ...], results: list[Tensor]) -> None:
+        """Write down the results of an operation."""
         for i, tensor in enumerate(results):
-            if in_place or self.numbers.get(tensor) not in sources:  # else the function gave back its own argument
-                more: dict[str, Any] = {"part": (i, len(results)), "in_place": in_place}
-                more["arguments"] = self._arguments(op, func, args, kwargs)
-                more["name"] = "alpha" if kwargs.get("alpha", 1) != 1 else ""
-                self.numbers[tensor] = self.graph.add(op, sources, path, tensor, **more)
+            if self.numbers.get(tensor) not in sources or not sources:  # else the operation gave back its own argument
+                self._give(tensor, self._add(func, args, kwargs, sources, tensor, part=(i, len(results))))
 
-    def _arguments(self, op: str, func: Any, args: Any, kwargs: Any) -> dict[str, int]:
-        """Inputs by name for attention in one function, whose matrices only its signature tells apart."""
-        if op != "multi_head_attention_forward":
-            return {}
-        bound = signature(func).bind(*args, **kwargs).arguments
-        return {name: self.number(value) for name, value in bound.items() if isinstance(value, Tensor)}
+    def _overwrite(self, func: Any, args: Any, kwargs: Any, sources: tuple[int, ...], target: Any) -> None:
+        """Write down an in-place operation: its target, and whatever shares memory with it, are new values."""
+        for tensor in target if isinstance(target, list | tuple) else [target]:
+            others = [other for other in self._sharing(tensor) if other is not tensor]
+            old = frozenset(int(self.numbers[t]) for t in [tensor, *others] if t in self.numbers)
+            new = self._add(func, args, kwargs, sources, tensor, overwrites=old)
+            self._give(tensor, new)
+            for other in others:
+                inputs = (int(self.numbers[other]), new)
+                self._give(other, self.graph.add("overwritten", inputs, self.path, other))
 
-    def _enter(self, path: str, norm: bool) -> Callable[..., None]:
+    def _add(self, func: Any, args: Any, kwargs: Any, sources: tuple[int, ...], tensor: Tensor, **more: Any) -> int:
+        name = func._overloadpacket.__name__
+        if name in NORMS and more.get("part", (0, 1))[0]:
+            return self.graph.add("statistic", (), self.path, tensor)  # of a norm, for its backward pass
+        op = "norm" if name in NORMS else name.removesuffix("_") if more.get("overwrites") else name
+        numbered = tree_map_only(Tensor, lambda leaf: Ref(int(self.numbers[leaf])), tuple(args))
+        more["alpha"] = float(kwargs.get("alpha", 1)) * (-1 if op == "sub" else 1)
+        path = "" if op == "norm" else self.path
+        return self.graph.add(op, sources, path, tensor, arguments=numbered, function=func, **more)
+
+    def _give(self, tensor: Tensor, number: int) -> None:
+        """Give a tensor its number."""
+        if tensor not in self.numbers and tensor.layout == torch.strided:
+            self.sharing[tensor.untyped_storage()._cdata].append(ref(tensor))
+        self.numbers[tensor] = number
+
+    def _sharing(self, tensor: Tensor) -> list[Tensor]:
+        """Live tensors, known by number, that share memory with this one."""
+        if tensor.layout != torch.strided:
+            return []
+        place = tensor.untyped_storage()._cdata
+        live = [other for weak in self.sharing[place] if (other := weak()) is not None]
+        self.sharing[place] = [ref(other) for other in live]
+        return [other for other in live if other.untyped_storage()._cdata == place]
+
+    def _enter(self, path: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
             first = -1
-            for where, tensor in _tensors({"args": args, "kwargs": kwargs}, depth=2):
+            for where, tensor in tensors_in({"args": args, "kwargs": kwargs}):
                 number = self.number(tensor)
                 first = number if first < 0 else first
                 self.graph.sight(Key(path, "input", where), number)
-            self.calls.append((path, first))
-            self.in_norm += norm
+            self.calls.append((path, first, len(self.graph.values)))
 
         return hook
 
-    def _leave(self, path: str, norm: bool) -> Callable[..., None]:
+    def _leave(self, path: str, few: bool) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            _, first = self.calls.pop()
-            self.in_norm -= norm
-            for where, tensor in () if self.in_norm else _tensors(output):
-                if norm and first >= 0 and tensor.shape == self.graph.values[first].shape:
-                    self.numbers[tensor] = self.graph.add("norm", (first,), path, tensor)
-                elif tensor not in self.numbers:
-                    sources = tuple(self.number(t) for _, t in _tensors((args, kwargs), depth=2))
-                    self.numbers[tensor] = self.graph.add("module", sources, path, tensor)
+            _, first, start = self.calls.pop()
+            given = list(tensors_in(output))
+            if few and len(given) == 1 and first >= 0 and self._is_norm(given[0][1], first, start):
+                self.graph.hide(start)
+                self._give(given[0][1], self.graph.add("norm", (first,), path, given[0][1]))
+            for where, tensor in given:
+                if tensor not in self.numbers:
+                    sources = tuple(self.number(t) for _, t in tensors_in((args, kwargs)))
+                    self._give(tensor, self.graph.add("module", sources, path, tensor))
                 self.graph.sight(Key(path, "output", where), self.number(tensor))
 
         return hook
 
+    def _is_norm(self, output: Tensor, first: int, start: int) -> bool:
+        """Whether what the module gives does not grow with what it takes."""
+        number = self.numbers.get(output)
+        inside = len(self.graph.values) - start
+        if number is None or not 0 < inside <= MOST_INSIDE_NORM or output.shape != self.graph.values[first].shape:
+            return False
+        return int(number) >= start and degree(self.graph.values, int(number), first) == 0
+
 
 def is_norm(module: nn.Module) -> bool:
-    """Whether a module is a norm: its class says so, and it has no matrix."""
+    """Whether a module that has not run is a norm, as far as can be told: its class says so, and it has no matrix."""
     return "norm" in type(module).__name__.lower() and all(p.dim() < 2 for p in module.parameters())
-
-
-def _tensors(value: Any, depth: int = 1) -> Iterator[tuple[tuple[str | int, ...], Tensor]]:
-    """The tensors in a value, its tuples, lists and dicts, each with the way to it."""
-    if isinstance(value, Tensor):
-        yield (), value
-    elif depth and isinstance(value, Mapping | tuple | list):
-        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
-            for where, tensor in _tensors(item, depth - 1):
-                yield (key, *where), tensor

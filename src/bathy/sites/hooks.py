@@ -5,6 +5,8 @@ At a Post-LN site the norm's input b = x + a becomes b + (ω − 1)·x = ω·x +
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +32,8 @@ class Tap:
     where: tuple[Any, ...]
     copy: bool = False
     """Whether a later in-place addition would change the tensor."""
+    factor: float = 1.0
+    """By which number the model has multiplied the tensor at this place."""
 
     def on(self, watch: Watch, first: bool = False) -> RemovableHandle:
         """Call `watch` with the tensor at every call of the module; `first`: ahead of hooks that are there already."""
@@ -37,10 +41,20 @@ class Tap:
             return self.module.register_forward_pre_hook(_Taken(self, watch), with_kwargs=True, prepend=first)
         return self.module.register_forward_hook(_Given(self, watch), with_kwargs=True, prepend=first)
 
+    def show(self, watch: Watch, value: Any) -> None:
+        """Call `watch` with the tensor, if this call of the module has one at this place."""
+        try:
+            tensor = self.pick(value)
+        except (LookupError, AttributeError, TypeError):
+            return
+        watch(tensor)
+
     def pick(self, value: Any) -> Tensor:
         """The tensor within the module's arguments or output."""
         for key in self.where:
-            value = value[key]
+            value = getattr(value, key) if isinstance(key, str) and not isinstance(value, Mapping) else value[key]
+        if self.factor != 1:
+            return value / self.factor
         return value.clone() if self.copy else value
 
 
@@ -52,7 +66,7 @@ class _Taken:
     watch: Watch
 
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        self.watch(self.tap.pick({"args": args, "kwargs": kwargs}))
+        self.tap.show(self.watch, {"args": args, "kwargs": kwargs})
 
 
 @dataclass
@@ -63,11 +77,11 @@ class _Given:
     watch: Watch
 
     def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        self.watch(self.tap.pick(output))
+        self.tap.show(self.watch, output)
 
 
 @dataclass
-class Held:
+class Kept:
     """A tensor kept from one hook to another within a forward pass; a copied or pickled model does not keep it."""
 
     tensor: Tensor | None = None
@@ -102,6 +116,10 @@ class Sites(Sequence["TracedSite"]):
     """What found them; folding runs it again to check itself."""
     sites: list[TracedSite] = field(default_factory=list)
     passed_over: list[PassedOver] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What a reader of the sites should know: layers without one, stacks that are pieces of one list of layers."""
+    groups: dict[str, str] = field(default_factory=dict)
+    """For a stack that is one of several pieces of the same list of layers, the name of that list."""
 
     def __getitem__(self, index: Any) -> Any:
         return self.sites[index]
@@ -110,15 +128,24 @@ class Sites(Sequence["TracedSite"]):
         return len(self.sites)
 
     def __str__(self) -> str:
-        rows = [(s.name, s.stack, s.layer, s.index, s.kind, s.position, ", ".join(m.role for m in s.matrices)) for s in self]
+        rows = [(s.name, s.stack, s.layer, s.index, s.kind, s.placement, ", ".join(m.role for m in s.matrices)) for s in self]
         text = as_text(
             table(f"{len(self)} residual sites", ["site", "stack", "layer", "i", "kind", "norm", "matrices"], rows), 240
         )
+        text = "\n".join([text, *self.notes, *self._unwatched()])
         if not self.passed_over:
             return text
         counts = Counter((_any_number(other.path), other.reason) for other in self.passed_over)
         others = [(path or "(the model itself)", count, reason) for (path, reason), count in counts.items()]
         return text + "\n" + as_text(table("additions that are no residual", ["in", "count", "why"], others), 240)
+
+    def _unwatched(self) -> list[str]:
+        """A line for each site that cannot be watched whole."""
+        return [
+            f"{s.name}: its {', '.join(s.unwatched)} cannot be watched: {next(iter(s.unwatched.values()))}"
+            for s in self
+            if s.unwatched
+        ]
 
 
 def _any_number(path: str) -> str:
@@ -126,26 +153,66 @@ def _any_number(path: str) -> str:
     return ".".join("n" if part.isdigit() else part for part in path.split("."))
 
 
+def _tell_at_save(module: nn.Module, *_: Any) -> None:
+    """Warn where transformers' own functions save a model whose ω they would not load."""
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code.co_name == "save_pretrained":
+            text = "from_pretrained drops ω, which it does not know: save bathy.fold(model) instead, or use bathy.save"
+            warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno, registry=_told(frame.f_locals))
+            return
+
+
+def _told(where: dict[str, Any]) -> Any:
+    """What makes one call of save_pretrained warn once, not once for each ω."""
+    folder = str(where.get("save_directory", ""))
+    return _TOLD.setdefault(folder, {})
+
+
+_TOLD: dict[str, dict[str, Any]] = {}
+
+
 class Shortcut:
     """ω on one site's shortcut: adds (ω − 1)·x to what the norm reads. ω is a parameter of the norm, or a constant."""
 
     def __init__(self, site: TracedSite, constant: float | None) -> None:
-        self.site, self.constant, self.x = site, constant, Held()
+        self.site, self.constant, self.x = site, constant, Kept()
         assert site.post is not None
-        self.handles = [site.taps["input"].on(self.x.put), site.post.register_forward_pre_hook(self.add)]
+        self.handles = [site.taps["input"].on(self.x.put), site.post.register_forward_pre_hook(self.add, with_kwargs=True)]
+        self.handles.append(site.post.register_state_dict_post_hook(_tell_at_save))
+        self.told = False
 
-    def add(self, norm: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def add(self, norm: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The norm's arguments with ω·x + a in place of x + a."""
-        x, b = self.x.take(), args[0]
+        self._tell_if_frozen(norm)
+        side, key = self.site.taps["sum"].where
+        x, b = self.x.take(), (args if side == "args" else kwargs)[key]
         if b.is_nested:  # as nn.TransformerEncoder packs padded batches in evaluation
             parts = [self._sum(norm, *pair) for pair in zip(b.unbind(), x.unbind(), strict=True)]
-            return torch.nested.as_nested_tensor(parts), *args[1:]
-        return self._sum(norm, b, x), *args[1:]
+            b = torch.nested.as_nested_tensor(parts)
+        else:
+            b = self._sum(norm, b, x)
+        if side == "args":
+            return (*args[:key], b, *args[key + 1 :]), kwargs
+        return args, kwargs | {key: b}
+
+    def _tell_if_frozen(self, norm: nn.Module) -> None:
+        """Warn once of an ω that is to be trained and is not, as peft leaves it when it is applied afterwards."""
+        if self.constant is None and norm.training and not self.told and not getattr(norm, self.site.omega_name).requires_grad:
+            self.told = True
+            warnings.warn(
+                f"the ω of {self.site.name} is frozen (get_peft_model freezes what it does not know): call bathy.stabilise_ "
+                "after it, or set requires_grad on the parameters named bathy_omega",
+                stacklevel=2,
+            )
 
     def _sum(self, norm: nn.Module, b: Tensor, x: Tensor) -> Tensor:
+        x = x if x.shape == b.shape else x.reshape(b.shape)
+        factor = self.site.skip * self.site.taps["sum"].factor
         if self.constant is not None:
-            return torch.add(b, x, alpha=self.constant - 1)
-        return torch.addcmul(b, x, getattr(norm, self.site.omega_name) - 1)
+            return torch.add(b, x, alpha=(self.constant - 1) * factor)
+        return torch.addcmul(b, x, getattr(norm, self.site.omega_name) - 1, value=factor)
 
     def remove(self) -> None:
         """Take the hooks off."""
@@ -157,10 +224,19 @@ class Shortcut:
 class TracedSite(Site):
     """A site that tracing found in anyone's model."""
 
-    taps: Mapping[Moment, Tap]
+    taps: dict[Moment, Tap]
     """Where modules take or give the tensor of each moment; a moment that no module shows is missing."""
+    unwatched: dict[Moment, str] = field(default_factory=dict)
     found: Sites = field(repr=False)
     """All sites of the model, this one among them."""
+
+    def missing(self) -> dict[Moment, str]:
+        """Moments that no module shows and that cannot be computed from others, with the reason."""
+        seen = set(self.taps)
+        if "input" in seen and seen & {"branch", "sum"}:
+            seen |= {"branch", "sum"}
+        moments: tuple[Moment, ...] = ("input", "branch", "sum", "output")
+        return {moment: "no module of the model takes or gives it" for moment in moments if moment not in seen}
 
     @property
     def omega_name(self) -> str:
@@ -180,7 +256,8 @@ class TracedSite(Site):
         self.detach_()
         assert self.post is not None
         if constant is None:
-            like = next(self.post.parameters(), self.matrices[0].weight)
+            like: Tensor = next(self.post.parameters(), None)  # type: ignore[assignment]
+            like = self.matrices[0].weight if like is None else like
             ones = torch.ones(self.width, dtype=like.dtype, device=like.device)
             self.post.register_parameter(self.omega_name, nn.Parameter(ones))
         Shortcut(self, constant)
@@ -196,20 +273,29 @@ class TracedSite(Site):
         return next((shortcut for shortcut in hooked if shortcut.site.index == self.index), None)
 
     def on(self, moment: Moment, watch: Watch) -> Handle:
+        if moment in self.unwatched:
+            raise ModelError(f"the {moment} of {self.name} cannot be watched: {self.unwatched[moment]}")
         if moment in self.taps:
             return self.taps[moment].on(watch)
-        if moment == "branch" and {"input", "sum"} <= self.taps.keys():
-            return self._on_difference(watch)
-        raise ModelError(f"no module of the model takes or gives the {moment} of {self.name}, so it cannot be watched")
+        return self._on_difference(watch) if moment == "branch" else self._on_sum(watch)
 
     def _on_difference(self, watch: Watch) -> Handle:
-        """The branch as b − x, before ω is applied: for a branch that no module gives, e.g. after dropout as a function."""
-        x = Held()
+        """The branch as b − x, before ω is applied: for one that no module gives, e.g. after dropout as a function."""
+        x = Kept()
 
         def subtract(b: Tensor) -> None:
-            watch(b - x.take())
+            watch(torch.sub(b, x.take().reshape(b.shape), alpha=self.skip))
 
         return Handles([self.taps["input"].on(x.put), self.taps["sum"].on(subtract, first=True)])
+
+    def _on_sum(self, watch: Watch) -> Handle:
+        """The sum as x + a, where no module takes or gives it."""
+        x = Kept()
+
+        def add(a: Tensor) -> None:
+            watch(torch.add(a, x.take().reshape(a.shape), alpha=self.skip))
+
+        return Handles([self.taps["input"].on(x.put), self.taps["branch"].on(add)])
 
 
 @dataclass

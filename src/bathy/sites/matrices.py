@@ -8,13 +8,20 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from bathy.residual import Matrix
-from bathy.sites.graph import DROPOUTS, VIEWS, Graph, Value
+from bathy.core.residual import Matrix
+from bathy.sites.graph import Graph, Value
+from bathy.sites.meaning import VIEWS
+from bathy.sites.replay import ALL_ROWS, Rows, channels, layout
 
-FUSED = "multi_head_attention_forward"
-"""Attention as one function: all of `nn.MultiheadAttention`."""
-PRODUCTS = {"matmul", "bmm", "einsum", "baddbmm", "__matmul__"}
-PARTS = {"split", "chunk", "tensor_split"}
+PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "_grouped_mm", "mv", "addmv", "linear", "mkldnn_linear", "_scaled_mm", "matmul"}
+"""Matrix products, of a parameter or of two activations."""
+CONVOLUTIONS = {"convolution", "mkldnn_convolution", "_convolution", "convolution_overrideable"}
+RECURRENT = {"mkldnn_rnn_layer", "lstm", "gru", "rnn_tanh", "_cudnn_rnn", "_thnn_fused_lstm_cell"}
+FUSED_ATTENTION = "_scaled_dot_product"
+"""How the names of torch's own attention begin."""
+WEIGHTING = {"_softmax", "_safe_softmax", "softmax", "exp", "sigmoid", "relu", "elu", "_log_softmax"}
+DEEPEST_WEIGHT = 60
+"""Operations that may make a matrix from parameters."""
 
 
 @dataclass(frozen=True)
@@ -29,77 +36,119 @@ class Use:
     bias: str = ""
     role: str = ""
     transposed: bool = False
-    rows: tuple[int, int] = (0, 1)
-    """Which of how many equal parts of the rows."""
+    rows: Rows = ALL_ROWS
+    """First row and the row after the last."""
+    made: tuple[str, ...] = ()
+    """Parameters from which the matrix itself is computed, as under `weight_norm`; empty where it is a parameter."""
+    conv: bool = False
+    recurrent: bool = False
+    operand: int = -1
+    """The value that is the matrix."""
 
 
 def uses(graph: Graph, numbers: Iterable[int]) -> list[Use]:
     """The products with matrices of the model among the values, in order."""
-    return [use for number in sorted(numbers) for use in _uses(graph, graph.values[number])]
+    return [use for number in sorted(numbers) for use in uses_of(graph, graph.values[number])]
 
 
-def _uses(graph: Graph, value: Value) -> list[Use]:
-    names = [graph.parameter(number) for number in value.inputs]
-    if value.op == FUSED:
-        return _fused(graph, value)
-    if value.op == "linear" and names[1]:
-        return [Use(value.number, value.inputs[0], names[1], names[2] if len(names) > 2 else "")]
-    if value.op == "addmm" and names[2]:
-        return [Use(value.number, value.inputs[1], names[2], names[0], transposed=True)]
-    if value.op in PRODUCTS and len(names) == 2 and bool(names[0]) != bool(names[1]):
-        data, weight = (0, 1) if names[1] else (1, 0)
-        turned = graph.values[value.inputs[weight]].op != "parameter"
-        return [Use(value.number, value.inputs[data], names[weight], transposed=not turned)]
+def uses_of(graph: Graph, value: Value) -> list[Use]:
+    """The products with matrices of the model that one operation makes."""
+    if value.number not in graph.uses:
+        graph.uses[value.number] = _uses_of(graph, value)
+    return graph.uses[value.number]
+
+
+def _uses_of(graph: Graph, value: Value) -> list[Use]:
+    if value.op in CONVOLUTIONS:
+        names = made_from(graph, value.inputs[1])
+        bias = graph.parameter(value.inputs[2]) if len(value.inputs) > 2 else ""
+        return [_use(graph, value, value.inputs[0], value.inputs[1], names, bias, conv=True)] if names else []
+    if value.op in RECURRENT:
+        weights = [i for i in value.inputs[1:] if graph.parameter(i) and len(graph.values[i].shape) > 1]
+        return [Use(value.number, value.inputs[0], graph.parameter(i), recurrent=True, operand=i) for i in weights[:2]]
+    if value.op not in PRODUCTS or value.part[0]:
+        return []
+    factors = value.inputs[1:3] if value.op in ("addmm", "baddbmm", "addmv") else value.inputs[:2]
+    for weight, data in (factors[::-1], factors):
+        names = made_from(graph, weight)
+        if names:
+            bias = graph.parameter(value.inputs[0]) if value.op == "addmm" else _bias_after(graph, value)
+            return [_use(graph, value, data, weight, names, bias, left=weight == factors[0])]
     return []
 
 
-def _fused(graph: Graph, value: Value) -> list[Use]:
-    """q, k, v and out of attention in one function, whose q, k, v may be one matrix or three."""
-    given = value.arguments
-    names = {name: graph.parameter(number) for name, number in given.items()}
-    bias = names.get("in_proj_bias", "")
-    found = []
-    for i, (role, data) in enumerate(zip("qkv", ("query", "key", "value"), strict=True)):
-        own = names.get(f"{role}_proj_weight", "")
-        rows = (0, 1) if own else (i, 3)
-        found.append(
-            Use(value.number, given[data], own or names.get("in_proj_weight", ""), "" if own else bias, role, rows=rows)
-        )
-    found.append(Use(value.number, value.number, names["out_proj_weight"], names.get("out_proj_bias", ""), "out"))
-    return found
+def _use(
+    graph: Graph,
+    value: Value,
+    data: int,
+    operand: int,
+    names: tuple[str, ...],
+    bias: str,
+    conv: bool = False,
+    left: bool = False,
+) -> Use:
+    """A product with one parameter, seen through views, or with a matrix made from several."""
+    own = graph.parameter_part(operand)
+    if not own:
+        return Use(value.number, data, names[0], bias, made=names, conv=conv, operand=operand)
+    transposed, rows = (False, ALL_ROWS) if conv else layout(graph, operand, left)
+    return Use(value.number, data, own, bias, transposed=transposed, rows=rows, conv=conv, operand=operand)
+
+
+def _bias_after(graph: Graph, value: Value) -> str:
+    """The parameter that is added to a product next."""
+    users = graph.users(value.number, VIEWS)
+    adds = [graph.values[user] for user in users if graph.values[user].op == "add" and len(users) == 1]
+    names = [graph.parameter(i) for add in adds for i in add.inputs if graph.parameter(i)]
+    return names[0] if names and graph.values[graph.source(adds[0].inputs[-1], VIEWS)].shape.numel() == value.shape[-1] else ""
+
+
+def made_from(graph: Graph, number: int) -> tuple[str, ...]:
+    """Names of the parameters from which alone a matrix is computed; none where anything else enters, or it is no matrix."""
+    names: dict[str, int] = {}
+    waiting, seen = [number], set[int]()
+    while waiting:
+        value = graph.values[waiting.pop()]
+        if value.op == "input" or value.op == "embedding" or len(seen) > DEEPEST_WEIGHT:
+            return ()
+        if value.op == "parameter":
+            names[value.name] = len(value.shape)
+        if value.number not in seen:
+            seen.add(value.number)
+            waiting += value.inputs
+    return tuple(names) if max(names.values(), default=0) > 1 else ()
 
 
 def attention(graph: Graph, branch: set[int]) -> tuple[int, dict[str, int]] | None:
-    """Where the branch attends, and the values that are its q, k and v there; None for a branch without attention."""
+    """Where the branch attends, and the values that are its q, k and v there; None for a branch without attention.
+
+    Attention is a product of two activations, one of which was itself computed from such a product: of scores, or of k and v.
+    """
+    seen: list[Value] = []
     for number in sorted(branch):
         value = graph.values[number]
-        if value.op == FUSED:
-            return number, {role: value.arguments[name] for role, name in zip("qkv", ("query", "key", "value"), strict=True)}
-        if value.op == "scaled_dot_product_attention":
+        if value.op.startswith(FUSED_ATTENTION):
             return number, dict(zip("qkv", value.inputs[:3], strict=True))
-        if value.op in ("softmax", "_softmax"):
-            return _by_softmax(graph, number, branch)
+        if value.op in PRODUCTS and not uses_of(graph, value):
+            factors = value.inputs[-2:] if value.op in ("baddbmm", "addmm") else value.inputs[:2]
+            for first in reversed(seen):
+                found = _chained(graph, first, factors)
+                if found:
+                    return number, found
+            seen.append(value)
     return None
 
 
-def _by_softmax(graph: Graph, number: int, branch: set[int]) -> tuple[int, dict[str, int]] | None:
-    """q and k from the product before a softmax, v from the product after it."""
-    scores = _first_product(graph, number, branch)
-    after = [user for user in graph.users(number, VIEWS | DROPOUTS) if graph.values[user].op in PRODUCTS]
-    if scores is None or not after:
-        return None
-    mixed = graph.values[after[0]]
-    weights = [graph.source(source, VIEWS | DROPOUTS) == number for source in mixed.inputs]
-    return mixed.number, {"q": scores.inputs[0], "k": scores.inputs[1], "v": mixed.inputs[weights.index(False)]}
-
-
-def _first_product(graph: Graph, number: int, branch: set[int]) -> Value | None:
-    waiting = [number]
-    while waiting:
-        value = graph.values[waiting.pop(0)]
-        if value.op in PRODUCTS:
-            return value
-        waiting += [source for source in value.inputs if source in branch]
+def _chained(graph: Graph, first: Value, factors: tuple[int, ...]) -> dict[str, int] | None:
+    """q, k and v of two products of which the second takes the first; None where it does not."""
+    scores = first.inputs[-2:] if first.op in ("baddbmm", "addmm") else first.inputs[:2]
+    for position, factor in enumerate(factors):
+        way = graph.between(first.number, factor)
+        if way is not None:
+            other = factors[1 - position]
+            if any(graph.values[number].op in WEIGHTING for number in way):
+                return {"q": scores[0], "k": scores[1], "v": other}
+            return {"q": other, "k": scores[0], "v": scores[1]}
     return None
 
 
@@ -113,13 +162,11 @@ def with_roles(graph: Graph, found: list[Use], attends: tuple[int, dict[str, int
     number, parts = attends
     named: dict[int, list[Use]] = {}
     for role, start in parts.items():
-        origin, rows = _origin(graph, start, {use.number for use in found if not use.role})
+        origin, rows = _origin(graph, start, {use.number: use for use in found})
         named.setdefault(origin, []).extend(replace(use, role=role, rows=rows) for use in found if use.number == origin)
     result, beside = [], []
     for use in found:
-        if use.role:
-            result.append(use)
-        elif use.number in named:
+        if use.number in named:
             result += _separate(named[use.number])
         elif graph.between(number, use.data) is not None:
             result.append(replace(use, role="out"))
@@ -138,25 +185,24 @@ def _feed_forward(found: list[Use]) -> list[Use]:
 
 def _separate(parts: list[Use]) -> list[Use]:
     """Uses of different rows, or, where it is not known which rows are whose, one use with a joint role."""
-    if len(parts) == len({use.rows for use in parts}):
-        return parts
-    return [replace(parts[0], role="".join(use.role for use in parts), rows=(0, 1))]
+    if len(parts) == 1 or (len(parts) == len({use.rows for use in parts}) and ALL_ROWS not in {use.rows for use in parts}):
+        return parts if len(parts) > 1 else [replace(parts[0], rows=parts[0].rows)]
+    return [replace(parts[0], role="".join(use.role for use in parts), rows=ALL_ROWS)]
 
 
-def _origin(graph: Graph, number: int, targets: Iterable[int]) -> tuple[int, tuple[int, int]]:
-    """The nearest of the matrix products that a value comes from, and which part of its rows a split gave; -1 for none."""
-    targets, seen = set(targets), set[int]()
-    waiting = [(number, (0, 1))]
+def _origin(graph: Graph, number: int, targets: dict[int, Use]) -> tuple[int, Rows]:
+    """The nearest of the matrix products that a value comes from, and which of its rows made it; -1 for none."""
+    seen: set[int] = set()
+    waiting: list[tuple[int, ...]] = [(number,)]
     while waiting:
-        number, rows = waiting.pop(0)
-        if number in targets:
-            return number, rows
-        value = graph.values[number]
-        if value.op in PARTS and graph.values[value.inputs[0]].shape[-1] == value.shape[-1] * value.part[1]:
-            rows = value.part
-        waiting += [(source, rows) for source in value.inputs if source not in seen]
-        seen.update(value.inputs)
-    return -1, (0, 1)
+        way = waiting.pop(0)
+        if way[-1] in targets:
+            use = targets[way[-1]]
+            return way[-1], channels(graph, way[::-1], use.rows, use.conv)
+        if way[-1] not in seen:
+            seen.add(way[-1])
+            waiting += [(*way, source) for source in graph.values[way[-1]].inputs]
+    return -1, ALL_ROWS
 
 
 def matrices(model: nn.Module, found: list[Use], reads: set[int]) -> list[Matrix]:
@@ -174,7 +220,5 @@ def _matrix(model: nn.Module, use: Use, role: str, reads: bool) -> Matrix:
     path, _, name = use.weight.rpartition(".")
     module = model.get_submodule(path)
     bias_path, _, bias = use.bias.rpartition(".")
-    weight = getattr(module, name)
-    size = weight.shape[1 if use.transposed else 0] // use.rows[1]
-    rows = slice(use.rows[0] * size, (use.rows[0] + 1) * size) if use.rows[1] > 1 else slice(None)
+    rows = slice(None) if use.rows == ALL_ROWS else slice(*use.rows)
     return Matrix(role, module, rows, reads, name, bias if bias_path == path else "", use.transposed)

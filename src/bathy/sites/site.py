@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from bathy.residual import Matrix, Residual, Scale
+from bathy.core.residual import Branch, Matrix, Place, Scale
 
 Moment = Literal["input", "branch", "sum", "output"]
 """When a site is watched: x as it comes in, a = branch · f(pre(x)), b = skip · x + a, and what comes out."""
 
-Position = Literal["post", "pre", "both", "none"]
-POSITIONS: dict[tuple[bool, bool], Position] = {
+Placement = Literal["post", "pre", "both", "none"]
+PLACEMENTS: dict[tuple[bool, bool], Placement] = {
     (True, True): "both",
     (True, False): "pre",
     (False, True): "post",
@@ -34,6 +34,43 @@ class Handle(Protocol):
         """Watch no longer."""
 
 
+@dataclass(frozen=True)
+class Output:
+    """A parameter by which the size of a branch's output can be set: its last matrix, or γ of the norm that ends it."""
+
+    module: nn.Module
+    name: str
+    path: str
+    """Name of the parameter in the model."""
+    offset: float = 0.0
+    """1 for a norm that multiplies by 1 + γ."""
+    norm: bool = False
+
+    @property
+    def parameter(self) -> Tensor:
+        """The parameter."""
+        return getattr(self.module, self.name)
+
+    def scale_(self, factor: float) -> None:
+        """Multiply what the parameter stands for."""
+        with torch.no_grad():
+            self.parameter.add_(self.offset).mul_(factor).sub_(self.offset)
+
+
+@runtime_checkable
+class DeclaresSite(Protocol):
+    """A module that says itself what it is: post(skip · x + branch · f(pre(x))). `bathy.Residual` is one."""
+
+    place: Place
+    f: Branch
+    pre: nn.Module
+    post: nn.Module
+    skip: nn.Module
+    branch: nn.Module
+    register_forward_pre_hook: Callable[..., Handle]
+    register_forward_hook: Callable[..., Handle]
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Site(ABC):
     """One residual connection, post(ω · x + a). Admin, folding and the clinic see nothing else of a model."""
@@ -43,12 +80,12 @@ class Site(ABC):
     stack: str
     """The chain it belongs to, e.g. encoder."""
     kind: str
-    """self_attention, encoder_attention, ffn, or unknown."""
+    """self_attention, cross_attention, ffn, or mixing for a branch without matrices."""
     layer: int
     """Layer in its stack, from 1."""
     index: int
     """Sub-layer in its stack, from 1."""
-    position: Position
+    placement: Placement
     """Where the norm stands: after the sum, before the branch, at both places, or nowhere."""
     post: nn.Module | None
     """The norm that reads the sum."""
@@ -56,17 +93,27 @@ class Site(ABC):
     """The branch's matrices; those with `reads` take the stream as their input."""
     width: int
     """Dimensions of the stream."""
+    scheme: str = ""
+    """Name of the scheme that built it, where the model declares that; empty where the site was found."""
     calls: int = 1
     """How often one forward pass runs it: more than once where a model uses its modules again."""
+    skip: float = 1.0
+    """Constant that the model itself puts on the shortcut: 1 for x + a."""
     obstacle: str = ""
     """Why no ω can be put on its shortcut; empty when one can."""
     stuck: str = ""
     """Why an ω on its shortcut could not be folded away; empty when it could."""
+    outputs: Sequence[Output] = ()
+    """Parameters in which the branch's output is linear, one on every way to the sum: multiplying them multiplies it."""
+    unclear: str = ""
+    """Why the branch's output cannot be scaled by `outputs`; empty when it can."""
+    unwatched: Mapping[Moment, str] = field(default_factory=dict)
+    """Moments that cannot be watched, each with the reason."""
 
     @property
     def free(self) -> bool:
         """Whether Admin gives it an ω: after the sum stands a norm, and it is not a stack's first (whose ω is 1)."""
-        return self.position in ("post", "both") and (self.index > 1 or self.calls > 1)
+        return self.placement in ("post", "both") and (self.index > 1 or self.calls > 1)
 
     @property
     @abstractmethod
@@ -85,20 +132,15 @@ class Site(ABC):
     def on(self, moment: Moment, watch: Watch) -> Handle:
         """Call `watch` with the tensor of that moment in every forward pass, until the handle is removed.
 
-        'branch' comes before the sum: an ω set there is the one the sum uses.
+        'branch' comes before the sum: an ω set there is the one the sum uses. A moment of `unwatched` is an error.
         """
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DeclaredSite(Site):
-    """A site of our own models: a `Residual` says itself what it is."""
+    """A site that the model itself declares: one of its modules is a `DeclaresSite`."""
 
-    residual: Residual
-
-    @property
-    def scheme(self) -> str:
-        """Name of the scheme that built the residual."""
-        return self.residual.place.scheme
+    residual: DeclaresSite
 
     @property
     def omega(self) -> nn.Parameter | float:
@@ -127,11 +169,11 @@ class DeclaredSite(Site):
 
 
 def declared_sites(model: nn.Module) -> list[DeclaredSite]:
-    """The sites that the model's own residuals declare, in the order of execution."""
-    return [_declare(name, module) for name, module in model.named_modules() if isinstance(module, Residual)]
+    """The sites that the model itself declares, in the order of execution; none for most models."""
+    return [_declare(name, module) for name, module in model.named_modules() if isinstance(module, DeclaresSite)]
 
 
-def _declare(name: str, residual: Residual) -> DeclaredSite:
+def _declare(name: str, residual: DeclaresSite) -> DeclaredSite:
     place = residual.place
     before, after = _is_norm(residual.pre), _is_norm(residual.post)
     return DeclaredSite(
@@ -140,10 +182,11 @@ def _declare(name: str, residual: Residual) -> DeclaredSite:
         kind=residual.f.kind,
         layer=place.layer,
         index=place.index,
-        position=POSITIONS[before, after],
+        placement=PLACEMENTS[before, after],
         post=residual.post if after else None,
         matrices=residual.f.matrices(),
         width=place.width,
+        scheme=place.scheme,
         residual=residual,
     )
 

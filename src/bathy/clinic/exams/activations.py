@@ -2,34 +2,59 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from bathy.clinic.losses import first_tensor
 from bathy.clinic.measures import real, token_variance
-from bathy.clinic.probe import Labelled, Subject, watching
+from bathy.clinic.probe import Labelled, Recorder, Subject, unwatched
 from bathy.clinic.readings import Reading
+from bathy.errors import BatchError
 from bathy.sites.site import Moment, Site
+
+
+class Scales(Recorder):
+    """Statistics of every site at every moment."""
+
+    moments = ("input", "branch", "sum", "output")
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        self.seen: dict[tuple[Site, Moment], Tensor] = {}
+        self.limits: dict[Site, float] = {}
+
+    def hear(self, site: Site, moment: Moment, x: Tensor) -> None:
+        """Keep the statistics of the moment."""
+        self.seen[site, moment] = statistics(x, self.subject.real.of(site, x))
+        if moment == "branch":
+            self.limits[site] = torch.finfo(x.dtype).max
 
 
 def activations(subject: Subject) -> list[Reading]:
     """Rows of every site from one forward pass; see `site_rows`."""
-    seen: dict[tuple[str, Moment], Tensor] = {}
-    limits: dict[str, float] = {}
-    rows = subject.rows
-
-    def watch(site: Site, moment: Moment, x: Tensor) -> None:
-        seen[site.name, moment] = statistics(x, rows[site.stack])
-        if moment == "branch":
-            limits[site.name] = torch.finfo(x.dtype).max
-
-    with watching(subject.sites, watch, "input", "branch", "sum", "output"), torch.no_grad():
-        subject.forward()
-    result = []
+    scales = subject.recorded(Scales)
+    result = [
+        subject.reading("activations", "unwatched", 1.0, each.site, role=each.moment) for each in unwatched(subject.sites)
+    ]
     for site in subject.sites:
-        found = {moment: x.tolist() for (name, moment), x in seen.items() if name == site.name}
-        if found:
-            result += site_rows(subject, site, found, limits[site.name])
-    return result
+        found = {moment: scales.seen[site, moment].tolist() for moment in Scales.moments if (site, moment) in scales.seen}
+        result += site_rows(subject, site, found, scales.limits.get(site, math.inf))
+    return result + [subject.reading("activations", "output_token_variance", value) for value in _of_output(subject.output)]
+
+
+def _of_output(output: Any) -> list[float]:
+    """Token variance of what the model returns; nothing where that is one vector, or all zeros as some models start."""
+    try:
+        y = first_tensor(output).detach().float()
+    except BatchError:
+        return []
+    if not y.dim():  # a loss, which comes first in some models' outputs
+        return []
+    vectors = y.flatten(0, -2) if y.dim() > 1 else y[:, None]
+    return [float(token_variance(vectors))] if len(vectors) > 1 and bool(vectors.any()) else []
 
 
 def statistics(x: Tensor, rows: Tensor | None) -> Tensor:
@@ -44,12 +69,19 @@ def site_rows(label: Labelled, site: Site, found: dict[Moment, list[float]], lim
 
     branch_share = Var[a] / Var[ω·x + a], which is β²_ii; the variances of input, branch, sum and output; token variance of
     the output; peak, the largest |entry| of branch and sum, and limit, the largest number that the branch's dtype holds;
-    nonfinite, how many entries of branch, sum and output are infinite or no number; omega, its mean size.
+    nonfinite, how many entries of branch, sum and output are infinite or NaN; omega, its mean size. A moment that cannot be
+    watched leaves out what depends on it.
     """
     values = {f"{moment}_variance": statistic[0] for moment, statistic in found.items()}
-    values["branch_share"] = found["branch"][0] / found["sum"][0] if found["sum"][0] else 0.0
-    values["token_variance"] = found["output"][1]
-    values["peak"], values["limit"] = max(found["branch"][2], found["sum"][2]), limit
-    values["nonfinite"] = found["branch"][3] + found["sum"][3] + found["output"][3]
+    if "branch" in found and "sum" in found:
+        values["branch_share"] = found["branch"][0] / found["sum"][0] if found["sum"][0] else 0.0
+    if "output" in found:
+        values["token_variance"] = found["output"][1]
+    if "input" in found and site.index == 1:
+        values["input_token_variance"] = found["input"][1]
+    after = [found[moment] for moment in ("branch", "sum", "output") if moment in found]
+    if after:
+        values["peak"], values["limit"] = max(statistic[2] for statistic in after[:2]), limit
+        values["nonfinite"] = sum(statistic[3] for statistic in after)
     values["omega"] = float(torch.as_tensor(site.omega).detach().abs().mean())
     return [label.reading("activations", quantity, value, site) for quantity, value in values.items()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -9,21 +11,32 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bathy.clinic.measures import attended
-from bathy.clinic.probe import Subject, scaled_logits, watching
+from bathy.clinic.probe import Recorder, Subject
 from bathy.clinic.readings import Reading
 from bathy.sites.site import Moment, Site
 
 
+class Attention(Recorder):
+    """Every attention of the pass."""
+
+    moments = ("input",)
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        self.mode = _Listener(subject)
+
+    def hear(self, site: Site, moment: Moment, x: Tensor) -> None:
+        """Know which site is being computed."""
+        self.subject.real.of(site, x)
+        self.mode.site = site
+
+    def listening(self) -> AbstractContextManager[Any]:
+        return self.mode
+
+
 def attention(subject: Subject) -> list[Reading]:
-    """Mean relative entropy (1 uniform, 0 one key) and largest |logit| of the attention in each branch, over real queries."""
-    mode = _Listener(subject)
-
-    def watch(site: Site, moment: Moment, x: Tensor) -> None:
-        mode.site = site
-
-    with watching(subject.sites, watch, "input"), torch.no_grad(), mode:
-        subject.forward()
-    return mode.readings
+    """Relative entropy (1 uniform, 0 one key) and largest |logit| of the attention in each branch, whole and by head."""
+    return subject.recorded(Attention).mode.readings
 
 
 class _Listener(TorchDispatchMode):
@@ -59,13 +72,23 @@ class _Listener(TorchDispatchMode):
     def _record(self, logits: Tensor, seen: Tensor) -> None:
         site = self.site
         assert site is not None
-        mask = self.subject.masks[site.stack]
+        mask = self.subject.real.masks[site.stack]
         real = mask if mask.shape == (logits.shape[0], logits.shape[-2]) else None
         found = attended(logits, seen.expand_as(logits), real)
         self.readings.append(self.subject.reading("attention", "attention_entropy", found.entropy, site))
         self.readings.append(self.subject.reading("attention", "largest_logit", found.largest, site))
+        for head, (entropy, logit) in enumerate(zip(found.entropies, found.logits, strict=True), 1):
+            self.readings.append(self.subject.reading("attention", "head_entropy", entropy, site, role=f"head {head}"))
+            self.readings.append(self.subject.reading("attention", "head_logit", logit, site, role=f"head {head}"))
 
 
 def _seen(mask: Tensor) -> Tensor:
     """Where an additive mask, or masked logits, leave a key visible."""
     return mask > torch.finfo(mask.dtype).min / 2
+
+
+def scaled_logits(q: Tensor, k: Tensor, scale: float | None) -> Tensor:
+    """q · kᵀ · scale, as scaled_dot_product_attention computes it; keys of grouped heads are repeated."""
+    if q.shape[-3] != k.shape[-3]:
+        k = k.repeat_interleave(q.shape[-3] // k.shape[-3], -3)
+    return q @ k.transpose(-2, -1) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)

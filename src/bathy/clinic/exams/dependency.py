@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bathy.clinic.measures import real
-from bathy.clinic.probe import Subject, watching
+from bathy.clinic.probe import Recorder, Subject
 from bathy.clinic.readings import Reading
 from bathy.sites.site import Moment, Site
 
@@ -23,24 +23,37 @@ MOST_NUMBERS = 2**26
 """Numbers that the parts of one stack may take together: 256 MB; tokens are left out until they fit."""
 
 
-def dependency(subject: Subject) -> list[Reading]:
-    """β_ij for all i and j ≤ i (j = 0 the stack's input), and Σ_j β²_ij, which correlations move away from 1."""
-    chains = {stack: Chain(subject.rows[stack], len(sites)) for stack, sites in subject.stacks.items()}
-    result: list[Reading] = []
+class Chains(Recorder):
+    """The stream of every stack, taken apart as it is computed."""
 
-    def watch(site: Site, moment: Moment, x: Tensor) -> None:
-        chain = chains[site.stack]
+    moments = ("input", "branch", "sum", "output")
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        self.chains: dict[str, Chain] = {}
+        self.readings: list[Reading] = []
+
+    def hear(self, site: Site, moment: Moment, x: Tensor) -> None:
+        """Follow the stream; rows are made at each output."""
+        subject = self.subject
+        if site.stack not in self.chains:
+            self.chains[site.stack] = Chain(subject.real.of(site, x), len(subject.stacks[site.stack]))
+        chain = self.chains[site.stack]
         if moment != "output":
             chain.hear(moment, x)
             return
+        if len(chain.heard) < 3 or chain.broken:  # a part of the stream cannot be watched: what follows is not known either
+            chain.broken = True
+            return
         betas = chain.advance(site, x)
         for j, beta in enumerate(betas):
-            result.append(subject.reading("dependency", "beta", beta, site, j=j))
-        result.append(subject.reading("dependency", "beta2_sum", sum(beta**2 for beta in betas), site))
+            self.readings.append(subject.reading("dependency", "beta", beta, site, j=j))
+        self.readings.append(subject.reading("dependency", "beta2_sum", sum(beta**2 for beta in betas), site))
 
-    with watching(subject.sites, watch, "input", "branch", "sum", "output"), torch.no_grad():
-        subject.forward()
-    return result
+
+def dependency(subject: Subject) -> list[Reading]:
+    """β_ij for all i and j ≤ i (j = 0 the stack's input), and Σ_j β²_ij, which correlations move away from 1."""
+    return subject.recorded(Chains).readings
 
 
 class Chain:
@@ -52,6 +65,7 @@ class Chain:
         self.rest: Tensor | None = None
         """ν, and whatever else entered between two sites."""
         self.heard: dict[str, Tensor] = {}
+        self.broken = False
 
     def hear(self, moment: str, x: Tensor) -> None:
         """Keep what a moment showed, of as many tokens as memory allows."""

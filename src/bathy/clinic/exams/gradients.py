@@ -9,9 +9,33 @@ import torch
 from torch import Tensor
 
 from bathy.clinic.measures import real, zero_share
-from bathy.clinic.probe import Subject, watching
+from bathy.clinic.probe import Recorder, Subject
 from bathy.clinic.readings import Reading
 from bathy.sites.site import Moment, Site
+
+
+class Gradients(Recorder):
+    """∂L/∂x at every site's output and every stack's input."""
+
+    moments = ("input", "output")
+    backward = True
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        self.norms: dict[tuple[Site, int], Tensor] = {}
+        self.variances: dict[tuple[Site, int], Tensor] = {}
+
+    def hear(self, site: Site, moment: Moment, x: Tensor) -> None:
+        """Wait for the gradient of what is shown; a recomputation does not count twice."""
+        index = site.index if moment == "output" else 0
+        rows = self.subject.real.of(site, x)
+        if x.requires_grad and (site, index) not in self.norms and (index or site.index == 1):
+            self.norms[site, index] = self.variances[site, index] = x.new_zeros(())
+            x.register_hook(partial(self._take, (site, index), rows))
+
+    def _take(self, key: tuple[Site, int], rows: Tensor, grad: Tensor) -> None:
+        tokens = real(grad, rows) / self.subject.loss_scale
+        self.norms[key], self.variances[key] = tokens.norm(), tokens.var(correction=0)
 
 
 def gradients(subject: Subject) -> list[Reading]:
@@ -19,31 +43,14 @@ def gradients(subject: Subject) -> list[Reading]:
 
     With a loss scale, the backward pass is scaled and the norms are scaled back, as in training with float16.
     """
-    norms, variances = {}, {}
-    rows = subject.rows
-
-    def take(site: Site, index: int, grad: Tensor) -> None:
-        tokens = real(grad, rows[site.stack])
-        norms[site, index], variances[site, index] = tokens.norm() / subject.loss_scale, tokens.var(correction=0)
-
-    def watch(site: Site, moment: Moment, x: Tensor) -> None:
-        index = site.index if moment == "output" else 0
-        if x.requires_grad and (site, index) not in norms and (index or site.index == 1):
-            norms[site, index] = variances[site, index] = x.new_zeros(())  # heard of; a recomputation does not count twice
-            x.register_hook(partial(take, site, index))
-
-    with watching(subject.sites, watch, "input", "output"):
-        loss = subject.objective()
-        (loss * subject.loss_scale).backward()
-    result = [subject.reading("gradients", "loss", loss)]
-    for (site, index), norm in norms.items():
+    found = subject.recorded(Gradients)
+    result = [subject.reading("gradients", "loss", subject.true_loss())]
+    for (site, index), norm in found.norms.items():
         kind = site.kind if index else "input"
         result.append(subject.reading("gradients", "gradient", norm, site, index=index, kind=kind))
-        scaled = variances[site, index] / subject.loss_scale**2
-        result.append(subject.reading("gradients", "gradient_variance", scaled, site, index=index, kind=kind))
-    result += matrix_gradients(subject)
-    subject.model.zero_grad(set_to_none=True)  # the block gives the old ones back; later exams need the memory
-    return result
+        variance = found.variances[site, index]
+        result.append(subject.reading("gradients", "gradient_variance", variance, site, index=index, kind=kind))
+    return result + matrix_gradients(subject)
 
 
 def matrix_gradients(subject: Subject) -> list[Reading]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from bathy.clinic.exams.gradients import Gradients
 from bathy.clinic.measures import change, real
-from bathy.clinic.probe import Subject, own_weights, watching
+from bathy.clinic.probe import Recorder, Subject, own_weights, watching
 from bathy.clinic.readings import Reading
 from bathy.sites.site import Moment, Site
 
@@ -25,10 +27,30 @@ MOST_TOKENS = 1024
 """Tokens whose outputs are kept for comparison."""
 
 
+Layer = tuple[str, int]
+"""Stack and layer."""
+
+
+class Outputs(Recorder):
+    """The stream after every layer of every stack, real tokens only."""
+
+    moments = ("output",)
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        self.last = {(site.stack, site.layer): site for site in subject.sites}
+        self.found: dict[Layer, Tensor] = {}
+
+    def hear(self, site: Site, moment: Moment, x: Tensor) -> None:
+        """Keep the output of a layer's last site."""
+        if self.last[site.stack, site.layer] is site:
+            self.found[site.stack, site.layer] = real(x, self.subject.real.of(site, x)[:MOST_TOKENS])
+
+
 def random_change(subject: Subject, draws: int = 2, delta: float = DELTA) -> list[Reading]:
     """Output change at every depth for W* = W + δ, δ = ±delta on every entry of the matrices, signs drawn at random."""
     weights = _matrix_parameters(subject.sites)
-    before = outputs(subject)
+    before = subject.recorded(Outputs).found
     result = []
     for draw in range(draws):
         seed = subject.seed + draw
@@ -44,29 +66,23 @@ def random_change(subject: Subject, draws: int = 2, delta: float = DELTA) -> lis
 def step_change(subject: Subject, lr: float | None = None) -> list[Reading]:
     """Output change at every depth for one first step of Adam, −lr · g/(|g| + 1e-8) on every parameter."""
     lr = lr or subject.lr or 1e-5
-    parameters = [parameter for parameter in subject.model.parameters() if parameter.requires_grad]
-    before = outputs(subject)
-    grads = torch.autograd.grad(subject.objective(), parameters, allow_unused=True)
+    before = subject.recorded(Outputs).found
+    subject.recorded(Gradients)
+    parameters = [parameter for parameter in subject.model.parameters() if parameter.grad is not None]
     with own_weights(parameters), torch.no_grad():
-        for parameter, grad in zip(parameters, grads, strict=True):
-            if grad is not None:
-                parameter.sub_(grad / (grad.abs() + 1e-8), alpha=lr)
+        for parameter in parameters:
+            grad = cast(Tensor, parameter.grad) / subject.loss_scale
+            parameter.sub_(grad / (grad.abs() + 1e-8), alpha=lr)
         result = _rows(subject, "step_change", before, outputs(subject), subject.seed)
     return [subject.reading("stability", "step_lr", lr), *result]
 
 
-def outputs(subject: Subject) -> dict[tuple[str, int], Tensor]:
-    """The stream after every layer of every stack, real tokens only."""
-    last = {(site.stack, site.layer): site for site in subject.sites}
-    rows, found = subject.rows, {}
-
-    def watch(site: Site, moment: Moment, x: Tensor) -> None:
-        if last[site.stack, site.layer] is site:
-            found[site.stack, site.layer] = real(x, rows[site.stack][:MOST_TOKENS])
-
-    with watching(subject.sites, watch, "output"), torch.no_grad():
+def outputs(subject: Subject) -> dict[Layer, Tensor]:
+    """The stream after every layer of every stack, by a forward pass of its own: the weights have changed."""
+    recorder = Outputs(subject)
+    with watching(subject.sites, recorder.hear, *Outputs.moments), torch.no_grad():
         subject.forward()
-    return found
+    return recorder.found
 
 
 def _matrix_parameters(sites: Sequence[Site]) -> list[nn.Parameter]:
@@ -74,9 +90,7 @@ def _matrix_parameters(sites: Sequence[Site]) -> list[nn.Parameter]:
     return list({id(matrix.parameter): matrix.parameter for site in sites for matrix in site.matrices}.values())
 
 
-def _rows(
-    subject: Subject, quantity: str, before: dict[tuple[str, int], Tensor], after: dict[tuple[str, int], Tensor], seed: int
-) -> list[Reading]:
+def _rows(subject: Subject, quantity: str, before: dict[Layer, Tensor], after: dict[Layer, Tensor], seed: int) -> list[Reading]:
     return [
         subject.reading("stability", quantity, change(before[key], after[key]), stack=key[0], layer=key[1], seed=seed)
         for key in before

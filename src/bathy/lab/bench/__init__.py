@@ -14,13 +14,16 @@ from types import ModuleType
 
 BENCHES: dict[str, str] = {
     "admin": "bathy.lab.bench.admin",
+    "audit": "bathy.lab.bench.audit",
     "diagnosis": "bathy.lab.bench.diagnosis",
     "monitor": "bathy.lab.bench.monitor",
+    "predict": "bathy.lab.bench.predict",
     "sites": "bathy.lab.bench.sites",
     "prepare": "bathy.lab.bench.prepare",
     "translate": "bathy.lab.bench.translate",
     "depth": "bathy.lab.bench.depth",
     "train": "bathy.lab.bench.train",
+    "lm": "bathy.lab.bench.lm",
 }
 """Name to the module that measures it; `bathy bench --list` shows the first line of its docstring."""
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from bathy import console
-from bathy.admin import profile, stabilise_
-from bathy.folding import fold
+from bathy.admin.fold import fold
+from bathy.admin.remedies import profile, stabilise_
+from bathy.core.transformer import Transformer, TransformerConfig
 from bathy.lab.bench import interleaved, ratio
-from bathy.transformer import Transformer, TransformerConfig
 
 SIZES = {
     "6L-6L width 512": {"encoder_layers": 6, "decoder_layers": 6, "width": 512, "ffn": 2048, "heads": 8},

@@ -19,8 +19,8 @@ from bathy import console
 from bathy.clinic.diagnosis import diagnose
 from bathy.clinic.examination import examine
 from bathy.clinic.readings import Reading
+from bathy.core.residual import residuals
 from bathy.lab.bench.copying import Trial, inputs, objective, sentences, train
-from bathy.residual import residuals
 
 Case = tuple[str, Trial, Callable[[Trial], list[Reading]]]
 """(condition, model, how it is examined)."""
@@ -71,7 +71,7 @@ def conditions(quick: bool) -> Iterator[Case]:
     dead = [Trial("post_ln", "pre_ln", (12, 2), lr=lr, warmup=5) for lr in (3e-3, 1e-2)]
     makers: list[tuple[str, list[Trial], Callable[[Trial], list[Reading]]]] = [
         ("amplification", deep, at_start),
-        ("vanishing", post, with_loud_encoder_attention),
+        ("vanishing", post, with_loud_cross_attention),
         ("dead_encoder", dead, after_collapse),
         ("overflow", pre, with_overflow),
         ("underflow", pre, with_underflow),
@@ -95,11 +95,11 @@ def at_start(trial: Trial) -> list[Reading]:
     return look(trial.model(), trial)
 
 
-def with_loud_encoder_attention(trial: Trial) -> list[Reading]:
-    """Output matrices of encoder-attention three times as large."""
+def with_loud_cross_attention(trial: Trial) -> list[Reading]:
+    """Output matrices of cross-attention three times as large."""
     model = trial.model()
     for _, residual in residuals(model):
-        if residual.f.kind == "encoder_attention":
+        if residual.f.kind == "cross_attention":
             residual.f.scale_(out=3.0)
     return look(model, trial)
 

@@ -19,13 +19,15 @@ from bathy import console
 from bathy.errors import DataError
 
 MERGES = 10_000
+PAIRS, QUICK_PAIRS = (200_000, 2_000_000), (20_000, 200_000)
+"""Sentence pairs of the smaller and the larger generated corpus."""
 
 
 def run(data: Path | None, quick: bool) -> dict[str, Any]:
     """Ours and theirs on the same text; then one core against all; then a small and a ten times larger corpus."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        raw = data or toy(folder / "toy", 20_000 if quick else 200_000)
+        raw = data or toy(folder / "toy", (QUICK_PAIRS if quick else PAIRS)[0])
         merges = min(MERGES, 1_000 if quick or data is None else MERGES)
         result = {"text": str(data or "toy corpus"), "merges": merges, **speed(raw, folder, merges), **memory(folder, quick)}
     console.out.print(console.table(f"preparing {result['text']}, {merges:,} merges", ["measure", "value"], rows(result)))
@@ -56,11 +58,11 @@ def speed(raw: Path, folder: Path, merges: int) -> dict[str, Any]:
 
 def memory(folder: Path, quick: bool) -> dict[str, Any]:
     """Peak megabytes of all processes together, for a generated corpus and one ten times as large."""
-    small, large = (20_000, 200_000) if quick else (200_000, 2_000_000)
+    small, large = QUICK_PAIRS if quick else PAIRS
     peaks = {}
     for size in (small, large):
         raw = toy(folder / f"toy-{size}", size)
-        peaks[size] = child("ours", raw, folder / f"data-{size}", 1_000)["megabytes"]
+        peaks[size] = child("ours", raw, folder / f"data-{size}", min(MERGES, 1_000))["megabytes"]
     return {
         f"megabytes_at_{small}_pairs": peaks[small],
         f"megabytes_at_{large}_pairs": peaks[large],
@@ -70,7 +72,7 @@ def memory(folder: Path, quick: bool) -> dict[str, Any]:
 
 def toy(folder: Path, size: int) -> Path:
     """The toy corpus of a size."""
-    from bathy.nmt.corpora.toy import write_toy
+    from bathy.tasks.translation.corpora.toy import write_toy
 
     write_toy(folder, size)
     return folder
@@ -79,7 +81,7 @@ def toy(folder: Path, size: int) -> Path:
 def child(what: str, raw: Path, out: Path, merges: int, cores: set[int] | None = None) -> dict[str, float]:
     """Do one thing in a process of its own, on some of the cores, and return what it cost."""
     command = [sys.executable, "-m", __name__, what, str(raw), str(out), str(merges)]
-    with allowed(cores):
+    with use_cores(cores):
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise DataError(f"measuring {what} on {raw} failed; the lines above say why")
@@ -87,7 +89,7 @@ def child(what: str, raw: Path, out: Path, merges: int, cores: set[int] | None =
 
 
 @contextmanager
-def allowed(cores: set[int] | None) -> Iterator[None]:
+def use_cores(cores: set[int] | None) -> Iterator[None]:
     """Let processes started inside the block use these cores only."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores or before)
@@ -99,8 +101,8 @@ def allowed(cores: set[int] | None) -> Iterator[None]:
 
 def ours(raw: Path, out: Path, merges: int) -> None:
     """`bathy prepare`."""
-    from bathy.nmt.dataconfig import DataConfig, PrepareConfig, Preparing
-    from bathy.nmt.prepare import prepare
+    from bathy.tasks.translation.prepare import prepare
+    from bathy.tasks.translation.settings import DataConfig, PrepareConfig, Preparing
 
     prepare(Preparing(data=DataConfig(path=str(out)), prepare=PrepareConfig(raw=str(raw), merges=merges)))
 
@@ -111,7 +113,8 @@ def theirs(raw: Path, out: Path, merges: int) -> None:
     from subword_nmt.apply_bpe import BPE
     from subword_nmt.learn_bpe import learn_bpe
 
-    from bathy.nmt.corpora.layout import opened, splits
+    from bathy.tasks.lines import opened
+    from bathy.tasks.translation.corpora.layout import splits
 
     out.mkdir(parents=True)
     for language, path in zip(("de", "en"), splits(raw, "de", "en")["train"], strict=True):
@@ -133,7 +136,7 @@ WAYS: dict[str, Callable[[Path, Path, int], None]] = {"ours": ours, "theirs": th
 
 def main(what: str, raw: str, out: str, merges: str) -> None:
     """Do one thing and print its cost: wall and CPU seconds, and the megabytes of parent and workers at their peaks."""
-    from bathy.nmt.pool import cores
+    from bathy.tasks.pool import cores
 
     start = time.monotonic()
     WAYS[what](Path(raw), Path(out), int(merges))

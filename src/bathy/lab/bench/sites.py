@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from bathy import console
-from bathy.admin import stabilise_
+from bathy.admin.remedies import stabilise_
+from bathy.clinic.examination import examine
 from bathy.errors import require
 from bathy.lab.bench import interleaved, ratio
 from bathy.sites.trace import find_sites
@@ -27,11 +28,17 @@ def run(data: Path | None, quick: bool) -> dict[str, Any]:
     models, batch = _models(), {"input_ids": torch.randint(1000, (tokens // 64, 64))}
     for scheme in ("admin", "admin_rescaled"):
         stabilise_(models[scheme], batch, scheme)
-    seconds = interleaved({name: _step(model, batch) for name, model in models.items()}, rounds)
+    trained = {name: model for name, model in models.items() if name != "fresh"}
+    seconds = interleaved({name: _step(model, batch) for name, model in trained.items()}, rounds)
     plain = models["plain"]
     passes = interleaved({"find_sites": lambda: find_sites(plain, batch), "forward": _forward(plain, batch)}, rounds)
     result = {f"training step, {name} / plain": ratio(seconds[name], seconds["plain"]) for name in ("admin", "admin_rescaled")}
     result["find_sites / forward pass"] = ratio(passes["find_sites"], passes["forward"])
+    steps: dict[str, Callable[[], object]] = {"step": _step(plain, batch), "find_sites": lambda: find_sites(plain, batch)}
+    fresh = models["fresh"]
+    steps |= {"stabilise_": lambda: _undone(fresh, batch), "examine": lambda: examine(fresh, batch)}
+    costs = interleaved(steps, max(2, rounds // 5))
+    result |= {f"{what} / training step": ratio(costs[what], costs["step"]) for what in ("find_sites", "stabilise_", "examine")}
     title = f"BERT, 6 layers, width 768, {tokens} tokens: {rounds} interleaved rounds, CPU time, 1 thread"
     rows = [(what, *numbers) for what, numbers in result.items()]
     console.out.print(console.table(title, ["what", "median", "95 % from", "to"], rows))
@@ -42,7 +49,14 @@ def _models() -> dict[str, nn.Module]:
     transformers = require("transformers", "export")
     torch.manual_seed(0)
     model = transformers.BertModel(transformers.BertConfig(**BASE), add_pooling_layer=False)
-    return {"plain": model, "admin": deepcopy(model), "admin_rescaled": deepcopy(model)}
+    return {"plain": model, "admin": deepcopy(model), "admin_rescaled": deepcopy(model), "fresh": deepcopy(model)}
+
+
+def _undone(model: nn.Module, batch: dict[str, Tensor]) -> None:
+    """Stabilise, and take ω off again."""
+    stabilise_(model, batch)
+    for site in find_sites(model, batch):
+        site.detach_()
 
 
 def _step(model: nn.Module, batch: dict[str, Tensor]) -> Callable[[], None]:

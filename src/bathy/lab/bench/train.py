@@ -10,18 +10,21 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from bathy import console
-from bathy.lab.bench.prepared import CACHE, prepared
-from bathy.nmt.config import Config, read_config
-from bathy.nmt.cpu import hold_memory
-from bathy.nmt.flops import gemm_peak
-from bathy.nmt.state import State, begin
-from bathy.nmt.update import update
-from bathy.nmt.world import World, joined
+from bathy.kernels.memory import hold_memory
+from bathy.lab.bench.data import CACHE, prepare_data
+from bathy.tasks import make_task, read_config
+from bathy.tasks.translation.batches import Batches
+from bathy.tasks.translation.config import Config
+from bathy.train.flops import gemm_peak
+from bathy.train.state import State, begin
+from bathy.train.task import peek, take
+from bathy.train.update import update
+from bathy.train.world import World, joined
 
 SETTINGS = {
     "model.width": 512, "model.heads": 4, "model.ffn": 1024, "model.dropout": 0.3, "train.tokens": 4096, "optim.warmup": 100,
@@ -32,6 +35,7 @@ CASES: dict[str, dict[str, Any]] = {
     "radam, dropout .3/.1/.1": {"model.attention_dropout": 0.1, "model.activation_dropout": 0.1},
 }
 DEPTHS = (6, 12, 25, 50, 100)
+VOCAB = 8000
 WARM = 4
 """Updates before the clock runs: memory has grown to its size then."""
 
@@ -43,7 +47,7 @@ class Speed:
     utilisation: float
     """Operations of real tokens for each CPU-second, over the GEMM peak."""
     peak: float
-    """GEMM operations a second, measured between the updates."""
+    """GEMM operations per second, measured between the updates."""
     tokens: float
     """Real tokens, both sides, for each CPU-second."""
     efficiency: float
@@ -56,14 +60,15 @@ class Speed:
 
 def run(data: Path | None, quick: bool) -> dict[str, Any]:
     """Each case in a process of its own, batches taken evenly from an epoch's order; then two ranks, then depth."""
-    folder = prepared(data, vocab=8000)
+    folder = prepare_data(data, vocab=VOCAB)
     updates = 3 if quick else 12
-    speeds = {name: _apart(folder, name, updates) for name in (list(CASES)[:1] if quick else CASES)}
+    speeds = {name: _apart(folder, CASES[name], updates) for name in (list(CASES)[:1] if quick else CASES)}
     if not quick:
-        speeds["radam, two ranks"] = _apart(folder, "radam", updates, ranks=2)
+        speeds["radam, two ranks"] = _apart(folder, CASES["radam"], updates, ranks=2)
     columns = ["case", "of GEMM peak", "GEMM peak, GF/s", "real tokens/CPU-s", "real/all tokens", "CPU-s/update", "peak GB"]
     rows = [(name, s.utilisation, s.peak / 1e9, s.tokens, s.efficiency, s.seconds, s.memory) for name, s in speeds.items()]
-    console.out.print(console.table(f"6L-6L, width 512, {folder.name}, 4096 tokens, float32, one thread", columns, rows))
+    sizes = f"width {SETTINGS['model.width']}, {SETTINGS['train.tokens']} tokens"
+    console.out.print(console.table(f"6L-6L, {sizes}, {folder.name}, float32, one thread", columns, rows))
     depth = _by_depth(folder, DEPTHS[:2] if quick else DEPTHS)
     shown = [(f"{n}L-{n}L", seconds, 1000 * seconds / (2 * n)) for n, seconds in depth.items()]
     title = "step time and depth: width 64, 1024 tokens, admin"
@@ -71,11 +76,11 @@ def run(data: Path | None, quick: bool) -> dict[str, Any]:
     return {"speed": {name: asdict(speed) for name, speed in speeds.items()}, "depth": depth}
 
 
-def _apart(folder: Path, case: str, updates: int, ranks: int = 1) -> Speed:
+def _apart(folder: Path, changes: dict[str, Any], updates: int, ranks: int = 1) -> Speed:
     """A case measured in fresh processes, so that its peak memory is its own."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
     start = launcher if ranks > 1 else [sys.executable, "-m"]
-    command = [*start, "bathy.lab.bench.train", str(folder), case, str(updates)]
+    command = [*start, "bathy.lab.bench.train", str(folder), json.dumps(SETTINGS | changes), str(updates)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return Speed(**json.loads(done.stdout.splitlines()[-1]))
 
@@ -84,21 +89,22 @@ def measure(config: Config, world: World, updates: int) -> Speed:
     """Utilisation over `updates` updates spread over an epoch, the GEMM peak measured before each."""
     torch.set_num_threads(1)
     hold_memory()
-    state = begin(config, CACHE / "none", world)
-    stride = max(1, len(state.batches) // (updates + WARM))
+    state = begin(make_task(config), config, CACHE / "none", world)
+    stream = cast(Batches, state.batches)
+    stride = max(1, len(stream) // (updates + WARM))
     peaks, seconds, flops, tokens, efficiency = [], [], [], [], []
     for number in range(updates + WARM):
-        state.batches.position = number * stride % len(state.batches)
+        stream.position = number * stride % len(stream)
         peak = gemm_peak(world.device, seconds=0.4)
-        source = state.batches.batch(state.batches.position).source_tokens
+        batches = take(stream, config.train.accumulate)
         state.step += 1
         start = time.process_time()
-        result = update(config, state, world)
+        result = update(config, state, world, batches)
         if number >= WARM:
             seconds.append(time.process_time() - start)
             peaks.append(peak)
             flops.append(result.flops / world.size)
-            tokens.append(source + result.tokens / world.size)
+            tokens.append(sum(batch.source_tokens for batch in batches) + result.tokens / world.size)
             efficiency.append(result.efficiency)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
     used = sum(flops) / sum(seconds)
@@ -111,26 +117,27 @@ def _by_depth(folder: Path, depths: tuple[int, ...]) -> dict[int, float]:
     result = {}
     for layers in depths:
         sizes = {"model.encoder_layers": layers, "model.decoder_layers": layers, "model.width": 64, "model.ffn": 256}
-        config = _config(folder, {**sizes, "train.tokens": 1024})
-        state = begin(config, CACHE / "none", World())
-        result[layers] = min(_timed(config, state) for _ in range(4))
+        config = _config(folder, SETTINGS | sizes | {"train.tokens": 1024})
+        state = begin(make_task(config), config, CACHE / "none", World())
+        result[layers] = min(_time_update(config, state) for _ in range(4))
     return result
 
 
-def _timed(config: Config, state: State) -> float:
-    state.step, state.batches.position = state.step + 1, 0
+def _time_update(config: Config, state: State) -> float:
+    state.step += 1
+    batches = [peek(state.batches)]
     start = time.process_time()
-    update(config, state, World())
+    update(config, state, World(), batches)
     return time.process_time() - start
 
 
 def _config(folder: Path, changes: dict[str, Any]) -> Config:
-    settings = {"data.path": json.dumps(str(folder)), **SETTINGS, **changes}
+    settings = {"data.path": json.dumps(str(folder)), **changes}
     return read_config(None, [f"{key}={value}" for key, value in settings.items()])
 
 
 if __name__ == "__main__":
     with joined() as here:
-        speed = measure(_config(Path(sys.argv[1]), CASES[sys.argv[2]]), here, int(sys.argv[3]))
+        speed = measure(_config(Path(sys.argv[1]), json.loads(sys.argv[2])), here, int(sys.argv[3]))
         if here.first:
             sys.stdout.write(json.dumps(asdict(speed)) + "\n")

@@ -1,101 +1,141 @@
-"""Translation's share of the float32 ceiling: beam search of bathy, and the same model exported to CTranslate2.
+"""Beam search beside other engines: the same model in bathy, Hugging Face and CTranslate2, in turns, batch 1 and 50.
 
-The ceiling is the speed of matrix products measured in the same run, divided by the products that a beam of this width
-and length must do: real source tokens only, each hypothesis attending to its own history.
+Random weights and a fixed length, so that every engine takes the same number of steps on the same sentences. A ratio is
+bathy's CPU time in float32 over the other engine's, paired round by round.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 
 from bathy import console
+from bathy.admin.fold import fold
+from bathy.core.transformer import Transformer, TransformerConfig
 from bathy.errors import require
-from bathy.folding import fold
-from bathy.lab.bench import interleaved
-from bathy.nmt.config import Config
-from bathy.nmt.corpora.toy import write_toy
-from bathy.nmt.data import Split
-from bathy.nmt.dataconfig import DataConfig, PrepareConfig
-from bathy.nmt.export import ctranslate
-from bathy.nmt.prepare import prepare
-from bathy.nmt.search import Decode, search
-from bathy.nmt.translate import batches, padded
-from bathy.transformer import Transformer, TransformerConfig
+from bathy.lab.bench import interleaved, ratio
+from bathy.tasks.inference import prepare as prepare_decoder
+from bathy.tasks.special_tokens import PAD
+from bathy.tasks.translation.config import Config
+from bathy.tasks.translation.corpora.toy import write_toy
+from bathy.tasks.translation.data import Split
+from bathy.tasks.translation.export import ctranslate, marian
+from bathy.tasks.translation.prepare import prepare
+from bathy.tasks.translation.search import Decode, search
+from bathy.tasks.translation.settings import DataConfig, PrepareConfig
+from bathy.tasks.translation.translate import padded
 
-MODEL = TransformerConfig(vocab=8000, encoder_layers=6, decoder_layers=6, width=512, heads=4, ffn=1024)
-SENTENCES, BATCH, BEAM, LENGTH = 250, 50, 5, 20
+WIDE = {"vocab": 8000, "width": 512, "heads": 8, "ffn": 2048}
+MODELS: dict[str, TransformerConfig] = {
+    "12L-2L, width 128": TransformerConfig(encoder_layers=12, decoder_layers=2, vocab=8000, width=128, heads=4, ffn=256),
+    "6L-6L, width 512": TransformerConfig(encoder_layers=6, decoder_layers=6, **WIDE),  # type: ignore[arg-type]
+    "18L-3L, width 512": TransformerConfig(encoder_layers=18, decoder_layers=3, **WIDE),  # type: ignore[arg-type]
+    "18L-18L, width 512": TransformerConfig(encoder_layers=18, decoder_layers=18, **WIDE),  # type: ignore[arg-type]
+}
+BATCHES = {1: 4, 50: 5}
+"""Sentences in a batch, and the beam."""
+LENGTH, ROUNDS = 20, 20
+OURS = "bathy float32"
+Action = Callable[[], object]
 
 
 def run(data: Path | None, quick: bool) -> dict[str, Any]:
-    """Print and return seconds, sentences a second and the share of the ceiling."""
+    """Print and return, for each model and batch, milliseconds per sentence and ratios with their 95 % intervals."""
     torch.set_num_threads(1)
     rows, name = sources(data)
-    rows = rows[: SENTENCES // 5] if quick else rows
-    model = fold(Transformer(MODEL)).eval()
-    with tempfile.TemporaryDirectory() as folder:
-        seconds = interleaved(actions(model, rows, Path(folder)), 1 if quick else 3)
-    peak = GEMM_FLOPS / min(seconds.pop("matrix product"))
-    work = beam_flops(MODEL, [len(row) for row in rows], BEAM, LENGTH)
-    result = {what: min(times) for what, times in seconds.items()}
-    title = f"{len(rows)} sentences of {name}, batches of {BATCH}, beam {BEAM}, length {LENGTH}, CPU time, 1 thread"
-    columns = ["engine", "seconds", "sentences/s", "GFLOP/s", "of the ceiling"]
-    table = [(what, s, len(rows) / s, work / s / 1e9, work / s / peak) for what, s in result.items()]
-    table.append(("ceiling", work / peak, len(rows) * peak / work, peak / 1e9, 1.0))
-    console.out.print(console.table(title, columns, table))
-    return {row[0]: dict(zip(columns[1:], row[1:], strict=True)) for row in table}
+    result: dict[str, Any] = {}
+    for title, config in list(MODELS.items())[: 1 if quick else None]:
+        model = fold(Transformer(config)).eval()
+        with tempfile.TemporaryDirectory() as folder:
+            engines = Engines(model, Path(folder))
+            for batch, beam in BATCHES.items():
+                some = chosen(rows, batch, config.vocab)
+                seconds = interleaved(engines.actions(some, beam), 2 if quick else ROUNDS)
+                result[f"{title}, batch {batch}"] = measured(seconds, batch)
+        mine = {case: row for case, row in result.items() if case.startswith(title)}
+        _show(mine, f"{name}, length {LENGTH}, CPU time, 1 thread, {2 if quick else ROUNDS} pairs")
+    return result
 
 
-GEMM = (4096, 512, 1024)
-GEMM_FLOPS = 2 * GEMM[0] * GEMM[1] * GEMM[2] * 20
+def chosen(rows: Sequence[Sequence[int]], batch: int, vocab: int) -> list[list[int]]:
+    """Sentences of similar, middling length, as a batch of `bathy translate` has them."""
+    ordered = sorted(rows, key=len)
+    start = max(0, len(ordered) // 2 - batch // 2)
+    return [[min(i, vocab - 1) for i in row] for row in ordered[start : start + batch]]
 
 
-def actions(model: Transformer, rows: Sequence[Sequence[int]], folder: Path) -> dict[str, Callable[[], object]]:
-    """What is timed."""
-    x, w = torch.randn(GEMM[0], GEMM[1]), torch.randn(GEMM[2], GEMM[1])
-    decode = Decode(beam=BEAM, min_length=LENGTH, max_length=LENGTH)
-
-    def ours() -> None:
-        for batch in batches([len(row) for row in rows], BATCH, 1 << 20):
-            search([model], padded([rows[i] for i in batch]), decode)
-
-    engines = {f"CTranslate2 {kind}": _ctranslate2(model, rows, folder, kind) for kind in ("float32", "int8")}
-    return {"bathy float32": ours, **engines, "matrix product": lambda: [torch.mm(x, w.T) for _ in range(20)]}
+def measured(seconds: Mapping[str, list[float]], batch: int) -> dict[str, Any]:
+    """Milliseconds per sentence, and bathy's time over each engine's: median and 95 % interval."""
+    return {
+        name: {
+            "ms per sentence": 1000 * median(times) / batch,
+            "ratio": dict(zip(("median", "low", "high"), ratio(seconds[OURS], times), strict=True)),
+        }
+        for name, times in seconds.items()
+    }
 
 
-def _ctranslate2(model: Transformer, rows: Sequence[Sequence[int]], folder: Path, kind: str) -> Callable[[], object]:
-    """A translation of all rows by CTranslate2 with the same search."""
-    names = [str(i) for i in range(model.config.vocab)]
-    names[1:4] = ["<unk>", "<s>", "</s>"]
-    (folder / kind).mkdir()
-    ctranslate.build(model, names, None if kind == "float32" else kind).save(str(folder / kind))
-    engine = require("ctranslate2", "export").Translator(str(folder / kind), compute_type=kind, intra_threads=1)
-    sentences = [[names[i] for i in row] for row in rows]
-    options = {"beam_size": BEAM, "min_decoding_length": LENGTH, "max_decoding_length": LENGTH, "max_batch_size": BATCH}
-    return lambda: engine.translate_batch(sentences, length_penalty=0.6, **options)
+def _show(result: Mapping[str, Any], title: str) -> None:
+    table = [
+        (case, engine, row["ms per sentence"], f"{r['median']:.3f} [{r['low']:.3f}, {r['high']:.3f}]")
+        for case, engines in result.items()
+        for engine, row in engines.items()
+        for r in (row["ratio"],)
+    ]
+    console.out.print(console.table(title, ["model", "engine", "ms/sentence", f"time of {OURS} / engine's, 95 %"], table))
+
+
+class Engines:
+    """One model in every engine that is installed."""
+
+    def __init__(self, model: Transformer, folder: Path) -> None:
+        self.model, self.names = model, [str(i) for i in range(model.config.vocab)]
+        self.names[1:4] = ["<unk>", "<s>", "</s>"]
+        self.ours = prepare_decoder(model)
+        self.half = prepare_decoder(Transformer(model.config).bfloat16().eval())
+        self.marian = marian.build(model, Decode())
+        library = require("ctranslate2", "export")
+        self.others = {}
+        for kind in ("float32", "int8"):
+            (folder / kind).mkdir()
+            ctranslate.build(model, self.names, None if kind == "float32" else kind).save(str(folder / kind))
+            self.others[kind] = library.Translator(str(folder / kind), compute_type=kind, intra_threads=1)
+
+    def actions(self, rows: Sequence[Sequence[int]], beam: int) -> dict[str, Action]:
+        """Engine to what is timed: the translation of the rows as one batch."""
+        source, named = padded(rows), [[self.names[i] for i in row] for row in rows]
+        decode = Decode(beam=beam, min_length=LENGTH, max_length=LENGTH)
+        lengths = {"min_decoding_length": LENGTH, "max_decoding_length": LENGTH, "max_batch_size": len(rows)}
+
+        def by_ctranslate2(kind: str) -> Action:
+            return lambda: self.others[kind].translate_batch(named, beam_size=beam, length_penalty=0.6, patience=50, **lengths)
+
+        return {
+            OURS: lambda: search([self.ours], source, decode),
+            "bathy bfloat16": lambda: search([self.half], source, decode),
+            "Hugging Face float32": lambda: self._by_hugging_face(source, decode),
+            "CTranslate2 float32": by_ctranslate2("float32"),
+            "CTranslate2 int8": by_ctranslate2("int8"),
+        }
+
+    @torch.inference_mode()
+    def _by_hugging_face(self, source: torch.Tensor, decode: Decode) -> object:
+        settings = marian.generation(decode, LENGTH) | {"max_length": None}
+        steps = {"min_new_tokens": LENGTH, "max_new_tokens": LENGTH}
+        return self.marian.generate(input_ids=source, attention_mask=source.ne(PAD).long(), **settings | steps)
 
 
 def sources(data: Path | None) -> tuple[list[list[int]], str]:
     """Source sentences as ids, and what they are."""
     with tempfile.TemporaryDirectory() as folder:
-        raw, path, vocab = data or Path(folder) / "toy", Path(folder) / "data", MODEL.vocab if data else 1000
+        raw, path, vocab = data or Path(folder) / "toy", Path(folder) / "data", 8000 if data else 1000
         if not data:
             write_toy(raw)
         prepare(Config(data=DataConfig(path=str(path), vocab=vocab), prepare=PrepareConfig(raw=str(raw))))
         source = Split(path, "valid").source
-        return [source[i].tolist() for i in range(SENTENCES)], data.name if data else "the toy corpus"
-
-
-def beam_flops(config: TransformerConfig, lengths: Sequence[int], beam: int, steps: int) -> float:
-    """Multiplications and additions of the matrix products that translate sentences of these lengths."""
-    d, f = config.width, config.ffn
-    encoder = sum(config.encoder_layers * (2 * n * (4 * d * d + 2 * d * f) + 4 * n * n * d) for n in lengths)
-    memory = sum(config.decoder_layers * 4 * n * d * d for n in lengths)
-    histories = steps * (steps + 1) // 2
-    attention = sum(config.decoder_layers * 4 * d * (histories + steps * n) for n in lengths)
-    token = config.decoder_layers * 2 * (6 * d * d + 2 * d * f) + 2 * d * config.vocab
-    return float(encoder + memory + beam * (attention + len(lengths) * steps * token))
+        return [source[i].tolist() for i in range(len(source))], data.name if data else "the toy corpus"

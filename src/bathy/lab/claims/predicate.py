@@ -17,7 +17,7 @@ from typing import Any, Literal
 from bathy.errors import ConfigError
 
 Numbers = Mapping[str, float | Mapping[str, float]]
-"""Name to its value, or to one value a seed. A quantity of a run that blew up is infinite."""
+"""Name to its value, or to one value per seed. A quantity of a run that blew up is infinite."""
 
 Holds = Literal["yes", "no", "spread", "missing"]
 

@@ -11,22 +11,25 @@ from typing import Any
 import torch
 
 from bathy import console
-from bathy.admin import stabilise_
+from bathy.admin.profile import needs_profile
+from bathy.admin.remedies import stabilise_
 from bathy.clinic.examination import Examination, examine
 from bathy.clinic.findings import Finding
+from bathy.core.transformer import Transformer, TransformerConfig
 from bathy.files import origin, write_json
 from bathy.lab.demo.page import write_page
 from bathy.lab.demo.race import race, stopped
-from bathy.nmt.batches import Batches, open_splits
-from bathy.nmt.config import Config, read_config, to_toml
-from bathy.nmt.corpora.toy import write_toy
-from bathy.nmt.export import export
-from bathy.nmt.lines import read_texts
-from bathy.nmt.log import read_log
-from bathy.nmt.prepare import prepare
-from bathy.nmt.score import Score, score
-from bathy.nmt.translate import Translator, decode_settings
-from bathy.transformer import Transformer, TransformerConfig
+from bathy.settings import change, settings_to_toml
+from bathy.tasks import read_config
+from bathy.tasks.lines import read_texts
+from bathy.tasks.translation.batches import Batches, open_splits
+from bathy.tasks.translation.config import Config
+from bathy.tasks.translation.corpora.toy import write_toy
+from bathy.tasks.translation.export import export
+from bathy.tasks.translation.prepare import prepare
+from bathy.tasks.translation.score import Score, score
+from bathy.tasks.translation.translate import Translator, decode_settings
+from bathy.train.log import read_log
 
 NAMES = {"post_ln": "Post-LN", "pre_ln": "Pre-LN", "admin": "Admin"}
 SHOWN = 4
@@ -60,7 +63,7 @@ class Story:
 
 
 def demo(folder: Path, quick: bool) -> Path:
-    """Run everything in a folder; returns the page. Run again, it goes on where it stopped."""
+    """Run everything in a folder; returns the page. Run again, it resumes where it stopped."""
     torch.set_num_threads(os.cpu_count() or 1)
     config = settings(folder, quick)
     _say(1, "A German–English corpus from a small grammar, and its tokens")
@@ -68,15 +71,15 @@ def demo(folder: Path, quick: bool) -> Path:
         write_toy(folder / "raw")
     prepare(config)
     _say(2, "Three deep models, examined before any training")
-    story = examined(config)
+    story = examine_models(config)
     story.note = HASTY if quick else ""
     _say(3, "The same learning rate and schedule for all three, side by side")
     runs = race(folder / "demo.toml", {name: _scheme(name) for name in NAMES}, folder / "runs", at_once=os.cpu_count() or 1)
-    watched(story, runs)
+    read_curves(story, runs)
     _say(4, "What they make of sentences they have never seen")
-    translated(story, runs, folder / "raw")
+    translate_test(story, runs, folder / "raw")
     _say(5, "ω folded away, and the model handed to other engines")
-    exported(story, runs["admin"], folder / "model")
+    export_model(story, runs["admin"], folder / "model")
     page = write_page(folder / "report.html", story, config)
     write_json(
         folder / "scores.json", {"scores": [vars(row) for row in story.scores], "origin": origin(seed=config.train.seed)}
@@ -88,10 +91,10 @@ def demo(folder: Path, quick: bool) -> Path:
 
 def settings(folder: Path, quick: bool) -> Config:
     """The demo's config, with its paths in the folder, also written there for `bathy train`."""
-    paths = [f'data.path="{folder}/data"', f'prepare.raw="{folder}/raw"']
+    paths = [change("data.path", folder / "data"), change("prepare.raw", folder / "raw")]
     config = read_config(Path(__file__).parent / "demo.toml", [*paths, *(QUICK if quick else [])])
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "demo.toml").write_text(to_toml(config), encoding="utf-8")
+    (folder / "demo.toml").write_text(settings_to_toml(config), encoding="utf-8")
     return config
 
 
@@ -99,7 +102,7 @@ def _scheme(name: str) -> list[str]:
     return [f"model.encoder_scheme={name}", f"model.decoder_scheme={name}"]
 
 
-def examined(config: Config) -> Story:
+def examine_models(config: Config) -> Story:
     """The three models as training will start them, examined on the first batch; what the readings predict."""
     splits = open_splits(config.data)
     batch = Batches(splits, config.train.tokens, config.train.seed).batch(0)
@@ -108,24 +111,24 @@ def examined(config: Config) -> Story:
         torch.manual_seed(config.train.seed)
         schemes = {"encoder_scheme": name, "decoder_scheme": name}
         model = Transformer(TransformerConfig(vocab=splits[0].manifest["vocab"], **config.model.model_dump() | schemes))
-        if name == "admin":
+        if needs_profile(model):
             stabilise_(model, (batch.source, batch.target_in))
         one = examine(model, (batch.source, batch.target_in), name=label)
         examination = examination + one
-        predictions[name] = predicted(one.findings)
+        predictions[name] = predict(one.findings)
         console.out.print(f"  {label:8} {'will train' if predictions[name][0] else 'will fail'}: {predictions[name][1]}")
     return Story(examination, predictions)
 
 
-def predicted(findings: Sequence[Finding]) -> tuple[bool, str]:
+def predict(findings: Sequence[Finding]) -> tuple[bool, str]:
     """Whether a model will train, and the reason: it will not where a finding is serious."""
     serious = [finding for finding in findings if finding.severity == "serious"]
     if serious:
         return False, f"{serious[0].title} ({serious[0].evidence[0]})"
-    return True, findings[0].title if findings else "nothing found that would stop it"
+    return True, findings[0].title if findings else "no problems found"
 
 
-def watched(story: Story, runs: dict[str, Path]) -> None:
+def read_curves(story: Story, runs: dict[str, Path]) -> None:
     """Curves and early stops of the runs."""
     for name, run in runs.items():
         story.curves += [{"model": NAMES[name], **row} for row in read_log(run / "metrics.jsonl")]
@@ -138,7 +141,7 @@ def watched(story: Story, runs: dict[str, Path]) -> None:
         )
 
 
-def translated(story: Story, runs: dict[str, Path], raw: Path) -> None:
+def translate_test(story: Story, runs: dict[str, Path], raw: Path) -> None:
     """Translations of the test split by each model, a few shown, all scored."""
     source, reference = read_texts(raw / "test.de"), read_texts(raw / "test.en")
     outputs: dict[str, list[str]] = {}
@@ -156,10 +159,12 @@ def translated(story: Story, runs: dict[str, Path], raw: Path) -> None:
     for sample in story.samples:
         console.out.print("\n" + "\n".join(f"  {who:8} {text}" for who, text in sample.items()))
     rows = [(row.system, row.metric, row.score, row.signature) for row in story.scores]
-    console.out.print(console.table("scores on 500 unseen sentences", ["model", "metric", "score", "signature"], rows))
+    console.out.print(
+        console.table(f"scores on {len(source)} unseen sentences", ["model", "metric", "score", "signature"], rows)
+    )
 
 
-def exported(story: Story, run: Path, out: Path) -> None:
+def export_model(story: Story, run: Path, out: Path) -> None:
     """The folded model written for other engines, each compared with bathy on the same sentences."""
     for target, label in EXPORTS.items():
         if not (out / target).exists():

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bathy.clinic.plots import FIGURES
-from bathy.clinic.report import embedded
+from bathy.clinic.report import render_page
 from bathy.errors import require
 from bathy.files import origin, write_text
-from bathy.nmt.config import Config, to_toml
+from bathy.settings import settings_to_toml
+from bathy.tasks.translation.config import Config
 
 if TYPE_CHECKING:
     from bathy.lab.demo import Story
@@ -20,26 +21,23 @@ SHOWN = {"scales": "before", "output_change": "before", "gradients": "before"}
 
 def write_page(path: Path, story: Story, config: Config) -> Path:
     """Write the page; returns its path."""
-    jinja2, vega = require("jinja2", "clinic"), require("vl_convert", "clinic")
-    loader = jinja2.PackageLoader("bathy.lab.demo", ".")
-    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
     charts = {name: chart for name in SHOWN if (chart := FIGURES[name](story.examination.readings)) is not None}
     charts["curves"] = curves(story.curves)
-    text = environment.get_template("report.html").render(
+    text = render_page(
+        "bathy.lab.demo",
+        charts,
         story=story,
         layers=f"{config.model.encoder_layers} encoder and {config.model.decoder_layers} decoder layers",
         figures={name: (FIGURES[name].__doc__ or "").partition("\n")[0] for name in charts if name in FIGURES},
-        specs=embedded({name: chart.to_dict() for name, chart in charts.items()}),
         origin=origin(seed=config.train.seed),
-        config=to_toml(config),
-        vega=vega.javascript_bundle().replace("</script", "<\\/script"),
+        config=settings_to_toml(config),
     )
     write_text(path, text)
     return path
 
 
 def curves(rows: list[dict[str, Any]]) -> Any:
-    """Training loss, validation loss and source gap over the updates, one line a model."""
+    """Training loss, validation loss and source gap over the updates, one line per model."""
     alt = require("altair", "clinic")
     names = {"nll": "training loss", "valid_loss": "validation loss", "source_gap": "source gap"}
     points = [

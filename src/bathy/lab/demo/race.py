@@ -17,7 +17,7 @@ from rich.table import Table
 
 from bathy import console
 from bathy.errors import TrainingError
-from bathy.nmt.log import read_log
+from bathy.train.log import read_log
 
 LOOK_EVERY, SAY_EVERY = 0.5, 15.0
 """Seconds between looks at the runs, and between lines where there is no terminal."""
@@ -33,7 +33,7 @@ class Runner:
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Begin, or go on where an earlier race stopped."""
+        """Start the run, or resume one that an earlier race left."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with self.output().open("wb") as output:
             threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -68,7 +68,7 @@ def stopped(run: Path) -> str:
 def race(config: Path, runs: Mapping[str, Sequence[str]], folder: Path, at_once: int) -> dict[str, Path]:
     """Train `config` with each run's changes, in folders of their names; returns the folders when all have ended."""
     runners = [Runner(name, folder / name, _command(config, folder / name, changes)) for name, changes in runs.items()]
-    with _ended(runners), _view(runners) as show:
+    with _stop_at_the_end(runners), _view(runners) as show:
         while any(runner.process is None or runner.process.poll() is None for runner in runners):
             running = sum(runner.state() == "running" for runner in runners)
             for runner in [runner for runner in runners if runner.process is None][: at_once - running]:
@@ -89,7 +89,7 @@ def _command(config: Path, run: Path, changes: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def _ended(runners: Sequence[Runner]) -> Iterator[None]:
+def _stop_at_the_end(runners: Sequence[Runner]) -> Iterator[None]:
     """A block after which no process is left: one that still runs is asked to save and stop."""
     try:
         yield
@@ -103,7 +103,7 @@ def _ended(runners: Sequence[Runner]) -> Iterator[None]:
 
 @contextmanager
 def _view(runners: Sequence[Runner]) -> Iterator[Any]:
-    """`show()` draws the table anew on a terminal, and says a line a run now and then elsewhere."""
+    """`show()` draws the table anew on a terminal, and prints one line per run now and then elsewhere."""
     if console.err.is_terminal:
         with Live(_table(runners), console=console.err, transient=True) as live:
             yield lambda: live.update(_table(runners))

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bathy.errors import ConfigError, nearest
+from bathy.errors import ConfigError, unknown
 from bathy.files import origin
 from bathy.lab.claims import Verdict
 
@@ -48,7 +48,7 @@ PLACES: dict[str, str] = {
 def find_item(name: str) -> Item:
     """The item of that name."""
     if name not in PLACES:
-        raise ConfigError(f"{name} is not an item.{nearest(name, PLACES)} `bathy reproduce --list` names all.")
+        raise ConfigError(unknown("item", name, PLACES))
     module, attribute = PLACES[name].split(".")
     item: Item = getattr(import_module(f"bathy.lab.reproduce.{module}"), attribute)
     return item

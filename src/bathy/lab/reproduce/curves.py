@@ -17,8 +17,8 @@ FIGURE_9_RUNS = [*stack(THREE, 12), *stack(THREE, 6, "iwslt"), PLAIN]
 NOTES = {"plain": " (no inner dropout)", "noisier": " (inner dropout, BPE-dropout)", "cased": " (with case)"}
 """Last word of a run's name to what it means."""
 COLUMNS = {
-    "early": "ppl after a tenth", "ppl": "ppl at the end", "learnt": "nats learnt", "gap": "source gap", "bleu": "BLEU",
-    "updates": "updates",
+    "early": "ppl after a tenth", "ppl": "ppl at the end", "improvement": "improvement over guessing (nats)",
+    "gap": "source gap", "bleu": "BLEU", "updates": "updates",
 }  # fmt: skip
 """A run's numbers to what a table calls them."""
 HIGHEST = 200.0
@@ -27,15 +27,15 @@ HIGHEST = 200.0
 
 def measure_1(lab: Lab) -> Measured:
     """6 and 18 layers."""
-    return lab.trained(FIGURE_1_RUNS, bleu=True)
+    return lab.train_all(FIGURE_1_RUNS, bleu=True)
 
 
 def measure_9(lab: Lab) -> Measured:
     """12 layers, and the small dataset."""
-    return lab.trained(FIGURE_9_RUNS)
+    return lab.train_all(FIGURE_9_RUNS)
 
 
-def tabulated(runs: list[Spec]) -> Any:
+def make_table(runs: list[Spec]) -> Any:
     """A function that tabulates these runs' numbers."""
 
     def table(numbers: Mapping[str, Value]) -> Table:
@@ -47,7 +47,7 @@ def tabulated(runs: list[Spec]) -> Any:
 
 
 def draw(measured: Measured) -> Any:
-    """Perplexity against updates, a panel a depth, a line a scheme; what is above the panel runs along its upper edge."""
+    """Perplexity against updates, one panel per depth, one line per scheme; what is above a panel runs along its edge."""
     alt: Any = require("altair", "clinic")
 
     rows = [_point(row) for row in measured.readings if row.quantity == "ppl"]
@@ -84,7 +84,7 @@ FIGURE_1 = Item(
     "18-layer Post-LN does not train; Admin does, and ends below Pre-LN; 6-layer Pre-LN is ahead early and behind late.",
     {"tiny": Needs("toy corpus", 0.15, 1.0), "small": Needs("Multi30k", 4.0, 2.0), "paper": Needs("WMT'14 En-De", 290.0, 32.0)},
     measure_1,
-    tabulated(FIGURE_1_RUNS),
+    make_table(FIGURE_1_RUNS),
     draw,
 )
 FIGURE_9 = Item(
@@ -98,6 +98,6 @@ FIGURE_9 = Item(
         "paper": Needs("WMT'14, IWSLT'14", 170.0, 32.0),
     },
     measure_9,
-    tabulated(FIGURE_9_RUNS),
+    make_table(FIGURE_9_RUNS),
     draw,
 )

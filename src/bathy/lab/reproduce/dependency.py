@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+from bathy.admin.profile import PROFILE_TOKENS, profile
 from bathy.clinic import plots
 from bathy.clinic.examination import examine
 from bathy.clinic.readings import Reading, groups, select
@@ -15,7 +16,6 @@ from bathy.lab.reproduce.item import Item, Measured, Needs, Table, Value, over_s
 from bathy.lab.reproduce.lab import Lab
 from bathy.lab.reproduce.spec import Spec, stack
 from bathy.lab.reproduce.stability import constant
-from bathy.profiling import MOST_TOKENS, profile
 
 KEPT = ("beta", "beta2_sum", "output_variance")
 STARTS = 3
@@ -42,7 +42,7 @@ def measure_18(lab: Lab) -> Measured:
 
 def few_tokens(lab: Lab, seed: int) -> float:
     """The largest relative difference of an ω between a profile of few tokens and one of a whole first batch."""
-    model, batch = lab.fresh(Spec("admin_18", "admin", 18), seed), lab.batch(MOST_TOKENS, seed)
+    model, batch = lab.fresh(Spec("admin_18", "admin", 18), seed), lab.batch(PROFILE_TOKENS, seed)
     return profile(model, batch, FEW).difference(profile(model, batch))
 
 
@@ -52,20 +52,20 @@ def measure(lab: Lab, layers: int, trained: Sequence[str], untrained: Sequence[s
     for spec in stack((*trained, *untrained), layers):
         scheme = spec.scheme
         for seed in {*lab.seed_list, *range(STARTS)}:
-            found.readings += _examined(lab.fresh(spec, seed), batch, f"{scheme}, start", seed)
+            found.readings += _examine(lab.fresh(spec, seed), batch, f"{scheme}, start", seed)
         for seed in lab.seed_list if scheme in trained else ():
-            found.readings += _examined(lab.run(spec, seed).model(), batch, f"{scheme}, end", seed)
+            found.readings += _examine(lab.run(spec, seed).model(), batch, f"{scheme}, end", seed)
     found.numbers = numbers(found.readings)
     return found
 
 
-def _examined(model: Any, batch: Any, name: str, seed: int) -> list[Reading]:
+def _examine(model: Any, batch: Any, name: str, seed: int) -> list[Reading]:
     rows = examine(model, batch, exams=["activations", "dependency"], name=name).readings
     return [replace(row, seed=seed) for row in rows if row.quantity in KEPT]
 
 
 def numbers(readings: Sequence[Reading]) -> dict[str, Value]:
-    """Scheme.own_start and so on, one value a seed."""
+    """Scheme.own_start and so on, one value per seed."""
     result: dict[str, Value] = {}
     for (label, seed), rows in groups(readings, "model", "seed"):
         scheme, _, when = label.partition(", ")

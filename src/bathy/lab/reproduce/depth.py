@@ -39,7 +39,7 @@ def runs(lab: Lab) -> list[Spec]:
 
 def measure(lab: Lab) -> Measured:
     """Train them all; how far tokens differ at the decoder's top before and after."""
-    found = lab.trained(runs(lab))
+    found = lab.train_all(runs(lab))
     for spec in runs(lab):
         for seed in lab.seed_list:
             last = lab.run(spec, seed).checkpoints()[-1:]  # none where it blew up before its first
@@ -59,7 +59,7 @@ def tokens(lab: Lab, model: nn.Module) -> float:
 def table(numbers: Mapping[str, Value]) -> Table:
     """One row a run."""
     names = list(dict.fromkeys(name.partition(".")[0] for name in numbers))
-    columns = {"learnt": "nats below unigram entropy", "ppl": "ppl", "gap": "source gap", "updates": "updates"}
+    columns = {"improvement": "nats below unigram entropy", "ppl": "ppl", "gap": "source gap", "updates": "updates"}
     columns |= {"tokens_start": "token variance at the top: start", "tokens_end": "end"}
     rows = [[f"`{run}`", *(shown(numbers, f"{run}.{what}") for what in columns)] for run in names]
     return Table(["scheme and layers", *columns.values()], rows)

@@ -14,7 +14,8 @@ from bathy.errors import DataError
 from bathy.files import write_json, write_text
 from bathy.lab.claims import Verdict, claims_of, judge
 from bathy.lab.reproduce.item import Item, Measured, Value
-from bathy.nmt.config import to_toml
+from bathy.lab.runs import FORMERLY
+from bathy.settings import settings_to_toml
 
 if TYPE_CHECKING:
     from bathy.lab.reproduce.lab import Lab
@@ -32,7 +33,7 @@ def write_configs(folder: Path, lab: Lab) -> None:
     """The scale's sizes, and the resolved config of every run, with paths from the results' folder on."""
     write_json(folder / "scale.json", asdict(lab.scale))
     for name, config in lab.used.items():
-        text = to_toml(config).replace(f"{lab.out}/", "")
+        text = settings_to_toml(config).replace(f"{lab.out}/", "")
         write_text(folder / f"{name}.toml", text if lab.raw is None else text.replace(str(lab.raw), lab.raw.name))
 
 
@@ -59,9 +60,14 @@ def read_numbers(folder: Path) -> tuple[dict[str, Value], dict[str, Any]]:
     path = folder / "numbers.json"
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-        return {name: _infinite(number) for name, number in value["numbers"].items()}, value["origin"]
+        return {_current_name(name): _infinite(number) for name, number in value["numbers"].items()}, value["origin"]
     except (OSError, ValueError, KeyError) as error:
         raise DataError(f"{path} is not a result of `bathy reproduce`: {error}") from None
+
+
+def _current_name(name: str) -> str:
+    run, dot, quantity = name.rpartition(".")
+    return f"{run}{dot}{FORMERLY.get(quantity, quantity)}"
 
 
 def page(item: Item, folder: Path, figure: str = "figure.svg") -> str:

@@ -42,8 +42,8 @@ def numbers(readings: Sequence[Reading]) -> dict[str, Value]:
     for model in ("post_ln", "admin"):
         rows = select(readings, "gradient", model=model, stack="decoder")
         if rows:
-            shares = [across_encoder_attention(own) for _, own in groups(rows, "seed")]
-            result[f"{model}.share_across_encoder_attention"] = statistics.fmean(shares)
+            shares = [across_cross_attention(own) for _, own in groups(rows, "seed")]
+            result[f"{model}.share_across_cross_attention"] = statistics.fmean(shares)
     return result
 
 
@@ -53,10 +53,10 @@ def first_to_last(rows: Sequence[Reading]) -> float:
     return math.log(down[1] / down[max(down)])
 
 
-def across_encoder_attention(rows: Sequence[Reading]) -> float:
-    """Share of the fall of ln ‖∂L/∂x_i‖ from the last sub-layer to the first that lies across encoder-attentions."""
+def across_cross_attention(rows: Sequence[Reading]) -> float:
+    """Share of the fall of ln ‖∂L/∂x_i‖ from the last sub-layer to the first that lies across cross-attentions."""
     down = {row.index: math.log(row.value) for row in rows}
-    attentions = [row.index for row in rows if row.kind == "encoder_attention" and row.index > 1]
+    attentions = [row.index for row in rows if row.kind == "cross_attention" and row.index > 1]
     return sum(down[i] - down[i - 1] for i in attentions) / (down[max(down)] - down[1])
 
 
@@ -80,7 +80,7 @@ FIGURE_3 = Item(
     "figure-3",
     "Figure 3: gradients at the start",
     "The gradient at every sub-layer's output, relative to the largest of its network: only Post-LN decoders vanish, and "
-    "the drop lies across encoder-attention. Geometric means over seeds.",
+    "the drop lies across cross-attention. Geometric means over seeds.",
     {"tiny": Needs("toy corpus", 0.03, 1.0), "small": Needs("Multi30k", 0.05, 1.5), "paper": Needs("WMT'14 En-De", 0.5, 12.0)},
     measure,
     table,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bathy.lab.reproduce.lab import Lab
 
 Value = float | dict[str, float]
-"""One number, or one a seed."""
+"""One number, or one per seed."""
 
 
 @dataclass(frozen=True)

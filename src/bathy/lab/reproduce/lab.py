@@ -12,21 +12,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bathy.admin import stabilise_
+from bathy.admin.profile import needs_profile
+from bathy.admin.remedies import stabilise_
 from bathy.clinic.readings import Reading
+from bathy.core.transformer import Transformer, TransformerConfig
 from bathy.errors import ConfigError
 from bathy.lab.reproduce.item import Measured
 from bathy.lab.reproduce.recipes import recipe
 from bathy.lab.reproduce.scale import Scale
 from bathy.lab.reproduce.spec import Spec
-from bathy.lab.runs import Run, ended, finished, read_run
-from bathy.nmt.batches import Batches
-from bathy.nmt.config import Config
-from bathy.nmt.corpora.toy import write_toy
-from bathy.nmt.data import Split, read_manifest
-from bathy.nmt.prepare import prepare
-from bathy.schemes import SCHEMES
-from bathy.transformer import Transformer, TransformerConfig
+from bathy.lab.runs import Run, ended, read_run, train_if_needed
+from bathy.settings import change
+from bathy.tasks.translation.batches import Batches
+from bathy.tasks.translation.config import Config
+from bathy.tasks.translation.corpora.toy import write_toy
+from bathy.tasks.translation.data import Split, read_manifest
+from bathy.tasks.translation.prepare import prepare
 
 SEEDS = (1111, 2222, 3333, 4444, 5555)
 """The paper's."""
@@ -46,7 +47,7 @@ class Lab:
     seeds: int = 1
     """Seeds of what is trained."""
     kept: Path | None = None
-    """Outcomes of runs that were trained anywhere, one folder a run, as they are published."""
+    """Outcomes of runs that were trained anywhere, one folder per run, as they are published."""
     used: dict[str, Config] = field(default_factory=dict)
     """Configs that were asked for, by the name of their run."""
     before: set[str] = field(default_factory=set)
@@ -97,7 +98,7 @@ class Lab:
         name = self.scale.configs[dataset]
         raw = self._toy() if self.raw is None else self.raw / CORPORA[dataset] if self.scale.apart else self.raw
         folder = self.out / "data" / ",".join([name, *changes])
-        prepare(recipe(name, [f"data.path='{folder}'", f"prepare.raw='{raw}'", *changes]))
+        prepare(recipe(name, [change("data.path", folder), change("prepare.raw", raw), *changes]))
         return folder
 
     def _toy(self) -> Path:
@@ -111,7 +112,7 @@ class Lab:
         apart = f"{spec.dataset}_" if self.scale.apart else ""
         run = self.out / "runs" / f"{apart}{spec.folder or spec.name}_{seed}"
         data = self.data_of(spec.dataset, *(change for change in spec.changes if change.startswith("prepare.")))
-        place = [f"data.path='{data}'", f"train.run='{run}'", f"train.seed={seed}"]
+        place = [change("data.path", data), change("train.run", run), change("train.seed", seed)]
         self.used[run.name] = recipe(self.scale.configs[spec.dataset], [*place, *spec.config_changes()])
         return self.used[run.name]
 
@@ -128,7 +129,7 @@ class Lab:
     def fresh(self, spec: Spec, seed: int) -> Transformer:
         """A run's model at its start."""
         config = self.config(spec, seed)
-        return self._built({**config.model.model_dump()}, seed)
+        return self._build({**config.model.model_dump()}, seed)
 
     def run(self, spec: Spec, seed: int) -> Run:
         """A run with its weights, trained to its end."""
@@ -147,9 +148,9 @@ class Lab:
         """The run of a config, trained to its end; notes whether that was done before."""
         if config.train.run not in self.made:
             (self.before if ended(config, Path(config.train.run)) else self.made).add(config.train.run)
-        return finished(config)
+        return train_if_needed(config)
 
-    def trained(self, specs: Sequence[Spec], bleu: bool = False) -> Measured:
+    def train_all(self, specs: Sequence[Spec], bleu: bool = False) -> Measured:
         """Train every spec with every seed; its numbers, and its validation curve as readings."""
         found = Measured()
         for seed in self.seed_list:
@@ -176,14 +177,14 @@ class Lab:
     def model(self, schemes: tuple[str, str], layers: tuple[int, int], seed: int) -> Transformer:
         """A fresh model of the scale's shape, without dropout."""
         settings: dict[str, Any] = {"encoder_layers": layers[0], "decoder_layers": layers[1], "dropout": 0.0}
-        return self._built(settings | {"encoder_scheme": schemes[0], "decoder_scheme": schemes[1]} | self.scale.shape, seed)
+        return self._build(settings | {"encoder_scheme": schemes[0], "decoder_scheme": schemes[1]} | self.scale.shape, seed)
 
-    def _built(self, settings: dict[str, Any], seed: int) -> Transformer:
+    def _build(self, settings: dict[str, Any], seed: int) -> Transformer:
         """A model with random weights; Admin's ω are set from the first batch."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = Transformer(TransformerConfig(vocab=read_manifest(self.data)["vocab"], **settings))
-            if {SCHEMES[name].profiled for name in map(model.config.scheme_name, model.config.stacks)} == {True}:
+            if needs_profile(model):
                 batch = self.batch(seed=seed)
                 stabilise_(model, batch if len(model.config.stacks) > 1 else batch[0])
         return model

@@ -31,7 +31,7 @@ PASS = (
 
 def measure(runs: Sequence[Spec], lab: Lab) -> Measured:
     """The runs and the BLEU of each."""
-    return lab.trained(runs, bleu=True)
+    return lab.train_all(runs, bleu=True)
 
 
 def table(runs: Sequence[Spec], numbers: Mapping[str, Value]) -> Table:

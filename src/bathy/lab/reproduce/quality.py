@@ -39,17 +39,17 @@ DEEP = [Spec(f"{scheme}_60_12", scheme, (60, 12), (), "enfr") for scheme in THRE
 
 def table_2(lab: Lab) -> Measured:
     """Three schemes at three depths, translated and scored."""
-    return lab.trained([spec for layers in (6, 12, 18) for spec in stack(THREE, layers)], bleu=True)
+    return lab.train_all([spec for layers in (6, 12, 18) for spec in stack(THREE, layers)], bleu=True)
 
 
 def table_3(lab: Lab) -> Measured:
     """6-layer models on the small dataset."""
-    return lab.trained(stack(tuple(PUBLISHED_3), 6, "iwslt"), bleu=True)
+    return lab.train_all(stack(tuple(PUBLISHED_3), 6, "iwslt"), bleu=True)
 
 
 def table_4(lab: Lab) -> Measured:
     """60L-12L models, with their sizes."""
-    return lab.trained(DEEP, bleu=True)
+    return lab.train_all(DEEP, bleu=True)
 
 
 def tabulated_2(numbers: Mapping[str, Value]) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bathy.errors import ConfigError, nearest
+from bathy.errors import ConfigError, unknown
 
 
 @dataclass(frozen=True)
@@ -104,5 +104,5 @@ SCALES: dict[str, Scale] = {
 def find_scale(name: str) -> Scale:
     """The scale of that name."""
     if name not in SCALES:
-        raise ConfigError(f"--scale {name} is not a scale.{nearest(name, SCALES)} Known: {', '.join(SCALES)}.")
+        raise ConfigError(unknown("scale", name, SCALES))
     return SCALES[name]

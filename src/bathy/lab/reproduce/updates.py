@@ -30,14 +30,14 @@ def measure_5(lab: Lab) -> Measured:
     """Spread of gradients and updates over all attention matrices; SGD against RAdam."""
     found = measure_11(lab)
     runs = sgd_runs(lab)
-    trained = lab.trained(runs)
-    learnt = {spec.name: trained.numbers[f"{spec.name}.learnt"] for spec in runs}
+    trained = lab.train_all(runs)
+    improvement = {spec.name: trained.numbers[f"{spec.name}.improvement"] for spec in runs}
     best: dict[str, float] = {}
-    for name, per_seed in learnt.items():
+    for name, per_seed in improvement.items():
         assert isinstance(per_seed, dict)
         for seed, value in per_seed.items() if name != "radam" else ():
             best[seed] = max(value, best.get(seed, -math.inf))
-    found.numbers |= {f"{name}.learnt": value for name, value in learnt.items()} | {"sgd.learnt": best}
+    found.numbers |= {f"{name}.improvement": value for name, value in improvement.items()} | {"sgd.improvement": best}
     return found
 
 
@@ -96,11 +96,11 @@ def table(numbers: Mapping[str, Value]) -> Table:
 
 
 def table_5(numbers: Mapping[str, Value]) -> Table:
-    """The spreads, and what the optimisers learnt."""
+    """The spreads, and the loss reductions of the optimisers."""
     rows = [[what, shown(numbers, f"{what}.spread"), "–"] for what in ("gradient", "update")]
     trained = {"radam": "RAdam"} | {f"sgd_{i}": f"SGD, rate {rate}" for i, rate in enumerate(RATES)}
-    rows += [[label, "–", shown(numbers, f"{name}.learnt")] for name, label in trained.items()]
-    return Table(["", "spread over attention matrices, log10", "nats learnt"], rows)
+    rows += [[label, "–", shown(numbers, f"{name}.improvement")] for name, label in trained.items()]
+    return Table(["", "spread over attention matrices, log10", "improvement over guessing (nats)"], rows)
 
 
 def draw_5(measured: Measured) -> Any:

@@ -1,7 +1,8 @@
 """A sweep: Optuna's storage holds the plan and who works on what; any number of workers on any machines go through it.
 
-A worker that dies stops its heartbeat; after the grace period another one puts its point back into the queue and resumes
-the run in the point's own folder. Every act is safe to repeat: what two workers do twice at once is dropped.
+A worker that dies stops its heartbeat, or never sends one; after the grace period another one puts its point back into
+the queue and resumes the run in the point's own folder. Every act is safe to repeat: what two workers do twice at once is
+dropped.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import math
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from bathy.errors import ConfigError, require
+from bathy.errors import ConfigError, keep_address_secret, require
 from bathy.lab.runs import Outcome
 from bathy.lab.sweep.grid import Grid, Point, folder_name
 
@@ -51,12 +53,15 @@ class Sweep:
         return self.out / folder_name(point)
 
 
+Silent = dict[int, float]
+"""Running trials without a heartbeat, and when this worker first saw them so."""
 RETRY_AFTER = (0.2, 1.0)
 """Seconds: workers that start together on an empty database make its tables at the same moment, and one of them fails."""
 
 
 def connect(sweep: Sweep) -> Study:
     """The sweep's study, made if it is not there."""
+    shown(sweep.url)
     optuna = require("optuna", "sweep")
     optuna.logging.set_verbosity(optuna.logging.ERROR)  # a warning would say with a traceback what the error says itself
     sweep.out.mkdir(parents=True, exist_ok=True)
@@ -71,7 +76,7 @@ def connect(sweep: Sweep) -> Study:
                 return optuna.create_study(storage=storage, study_name=sweep.name, load_if_exists=True)
         except _database_errors() as error:
             if wait is None:
-                line = str(error).splitlines()[0]
+                line = next(iter(str(error).splitlines()), type(error).__name__)
                 raise ConfigError(f"the sweep's storage {shown(sweep.url)} cannot be used: {line}") from error
             time.sleep(wait)
     raise AssertionError("the last try returns or raises")
@@ -80,26 +85,50 @@ def connect(sweep: Sweep) -> Study:
 def work(sweep: Sweep, run: Runner, poll: float = 1.0) -> None:
     """Run points until none is left, also those of workers that die meanwhile."""
     study = connect(sweep)
-    while (state := next_state(study, sweep)) != "done":
+    silent: Silent = {}
+    while (state := next_state(study, sweep, silent)) != "done":
         if state == "waiting":
             study.optimize(lambda trial: _objective(trial, sweep, run), n_trials=1)
         else:
             time.sleep(poll)
 
 
-def next_state(study: Study, sweep: Sweep) -> str:
+def next_state(study: Study, sweep: Sweep, silent: Silent) -> str:
     """waiting: there is a point to take; running: others have the rest; done. Points without a live trial are put back."""
     from optuna.storages import fail_stale_trials
     from optuna.trial import TrialState
 
     with _quiet():
         fail_stale_trials(study)
+    fail_silent_trials(study, sweep.grace, silent)
     alive = [_point(trial) for trial in study.get_trials(deepcopy=False) if _alive(trial)]
     for point in sweep.grid.points:
         if point not in alive:
             study.enqueue_trial({key: _number(value) for key, value in point.items()}, user_attrs={"point": point})
     states = [trial.state for trial in study.get_trials(deepcopy=False)]
     return "waiting" if TrialState.WAITING in states else "running" if TrialState.RUNNING in states else "done"
+
+
+def fail_silent_trials(study: Study, grace: float, silent: Silent) -> None:
+    """Fail the trials that have been running for the grace period, as far as this worker has seen, without any heartbeat.
+
+    Optuna sends the first one a moment after it takes a trial, and never fails one that sent none: without this a worker
+    that dies in that moment keeps its point for ever.
+    """
+    from optuna.exceptions import UpdateFinishedTrialError
+    from optuna.trial import TrialState
+    from sqlalchemy import text
+
+    running = {trial._trial_id for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))}
+    storage: Any = study._storage
+    with storage._backend.engine.connect() as connection:
+        running -= set(connection.execute(text("SELECT trial_id FROM trial_heartbeats")).scalars())
+    for gone in silent.keys() - running:
+        del silent[gone]
+    for trial in running:
+        if time.monotonic() - silent.setdefault(trial, time.monotonic()) > grace:
+            with suppress(UpdateFinishedTrialError):  # another worker was quicker
+                storage.set_trial_state_values(trial, state=TrialState.FAIL)
 
 
 def _objective(trial: Trial, sweep: Sweep, run: Runner) -> float:
@@ -170,15 +199,9 @@ def _database_errors() -> tuple[type[Exception], ...]:
     from optuna.exceptions import StorageInternalError
     from sqlalchemy.exc import SQLAlchemyError
 
-    return (ImportError, StorageInternalError, SQLAlchemyError)
+    return (ImportError, StorageInternalError, SQLAlchemyError, ValueError)  # ValueError: a port that is no number
 
 
 def shown(url: str) -> str:
-    """The URL without its password."""
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError
-
-    try:
-        return make_url(url).render_as_string(hide_password=True)
-    except ArgumentError:
-        return repr(url)
+    """The URL without user and password, which no message or file shows from now on."""
+    return keep_address_secret(url)

@@ -10,10 +10,11 @@ import torch
 
 from bathy.console import err
 from bathy.errors import TrainingError
-from bathy.lab.runs import Outcome, finished
+from bathy.lab.runs import Outcome, train_if_needed
 from bathy.lab.sweep.grid import Point, changes
 from bathy.lab.sweep.study import Sweep, connect, work
-from bathy.nmt.config import read_config
+from bathy.settings import change
+from bathy.tasks import read_config
 
 
 def run_all(sweep: Sweep, config: Path, settings: Sequence[str], workers: int) -> None:
@@ -43,6 +44,6 @@ def work_here(sweep: Sweep, config: Path, settings: Sequence[str], threads: int)
     torch.set_num_threads(threads)
 
     def run(point: Point, folder: Path) -> Outcome:
-        return finished(read_config(config, [*settings, *changes(point), f"train.run='{folder}'"])).outcome
+        return train_if_needed(read_config(config, [*settings, *changes(point), change("train.run", folder)])).outcome
 
     work(sweep, run)

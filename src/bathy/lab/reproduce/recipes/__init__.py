@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from bathy.nmt.config import Config, read_config
+from bathy.tasks import read_config
+from bathy.tasks.translation.config import Config
 
 
 def recipe(name: str, changes: Sequence[str] = ()) -> Config:

@@ -1,0 +1,89 @@
+"""The audit of a model: its scheme, site by site, and its deviations. Prints as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from bathy.clinic.audit.deviations import NEAR, WHY, Deviation, deviations
+from bathy.clinic.audit.reference import convention, identify, pairs
+from bathy.clinic.audit.signature import Behaviour, SiteSignature, signature
+from bathy.clinic.probe import examined
+from bathy.console import as_text, table
+from bathy.errors import ConfigError, unknown
+from bathy.files import origin, write_json
+from bathy.sites.batch import Batch
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Which scheme a model is, how near it comes to it, and where it deviates."""
+
+    scheme: str
+    """The nearest scheme; 'own design' where none is near."""
+    distance: float
+    """How far it is from that scheme; 0 is equal."""
+    initialisation: str
+    """How its matrices were drawn, as far as it was recognised."""
+    sites: list[SiteSignature]
+    deviations: list[Deviation]
+    origin: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def save(self, path: str | Path) -> None:
+        """Write as JSON."""
+        write_json(Path(path), asdict(self))
+
+    def __str__(self) -> str:
+        rows = [
+            (site.name, site.kind, site.placement, f"{site.skip:.3g}", f"{site.branch:.3g}", _norms(site), _gains(site))
+            for site in self.sites
+        ]
+        title = f"{self.scheme} (distance {self.distance:.2g}), initialised as {self.initialisation}"
+        columns = ["site", "kind", "norm", "shortcut ×", "branch ×", "norms in branch", "deviation / Xavier's"]
+        text = as_text(table(title, columns, rows), 200)
+        if not self.deviations:
+            return f"{text}\nno deviations found"
+        found = [(each.name, each.where, each.found, each.expected, f"{each.why} {each.advice}") for each in self.deviations]
+        return (
+            text
+            + "\n"
+            + as_text(table("deviations", ["what", "where", "found", "expected", "why, and what to do"], found), 200)
+        )
+
+
+def _norms(site: SiteSignature) -> str:
+    return ", ".join(part for part in ("at its end" * site.normed, f"{site.inner} inside" * bool(site.inner)) if part)
+
+
+def _gains(site: SiteSignature) -> str:
+    return ", ".join(f"{role} {gain.xavier:.2f}" for role, gain in site.gains.items())
+
+
+def audit(model: nn.Module, batch: Batch, *, without: Iterable[str] = ()) -> Audit:
+    """Which scheme the model really is, from its behaviour on the batch, and where it deviates from it or from itself.
+
+    Meant for a model before training: initial sizes are part of a scheme. `without` leaves out deviations by name. The model is
+    left as it was.
+    """
+    off = set(without)
+    for name in off - WHY.keys():
+        raise ConfigError(unknown("deviation", name, WHY))
+    with examined(model, batch, planned=(Behaviour,)) as subject:
+        found = signature(subject)
+    nearest, far = identify(found)
+    known = nearest is not None and far < NEAR
+    drawn = None if nearest is None else convention(pairs(found, nearest))
+    deviant = [each for each in deviations(found, nearest, far) if each.name not in off]
+    scheme = nearest.scheme if nearest is not None and known else "own design"
+    return Audit(
+        scheme,
+        far,
+        drawn.name if drawn and drawn.known else "its own",
+        found.sites,
+        deviant,
+        origin(model=type(model).__name__),
+    )

@@ -1,0 +1,199 @@
+"""`bathy.predict`: will this model train at this learning rate, up to which rate, and what would a remedy change?
+
+A few updates at the peak rate are made on a copy, without warm-up; where training is going to fail, the tokens of a batch
+become alike within them, long before the loss shows anything. The readings become a probability by a logistic that was
+fitted on runs.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from bathy.admin.remedies import REMEDIES, stabilise_
+from bathy.clinic.forecast import Forecast, Outlook
+from bathy.clinic.losses import Loss
+from bathy.clinic.odds import features, fitted
+from bathy.clinic.rehearsal import MakeOptimizer, Objective, Recipe, Rehearsal, StandIn, objective_from
+from bathy.console import track
+from bathy.errors import BathyError, ConfigError, unknown
+from bathy.files import origin
+from bathy.sites.batch import Batch, on_device_of, undisturbed
+
+Look = Literal["one look", "rehearsal", "largest rate"]
+LOOKS: tuple[Look, ...] = ("one look", "rehearsal", "largest rate")
+MOST_STEPS = 80
+"""Training steps that the search for the largest rate takes at most."""
+FACTOR = 5.0
+"""How far apart rates are tried until one trains and one fails."""
+FINE = 1.8
+"""Ratio of a failing to a training rate at which the search ends."""
+LOWEST, HIGHEST = 1e-7, 10.0
+"""Rates within which the search stays."""
+
+
+def predict(
+    model: nn.Module,
+    batch: Batch,
+    loss: Loss | None = None,
+    *,
+    lr: float = 1e-3,
+    warmup: int = 0,
+    optimizer: str | type[Optimizer] | Optimizer | Callable[..., Optimizer] = "AdamW",
+    batches: Iterable[Any] | None = None,
+    objective: Objective | None = None,
+    inputs: Callable[[Any], Batch] | None = None,
+    remedies: Sequence[str] = ("admin", "scaled_init"),
+    look: Look = "largest rate",
+) -> Forecast:
+    """The probability that training fails, the largest rate that trains, and the same after each remedy.
+
+    `look`: "one look" takes four updates on a copy, "rehearsal" twelve, "largest rate" searches with up to 80. `batches` (else
+    `batch` again and again) are what the updates read; an iterator is advanced by at most twelve. `loss(output, batch)` is as
+    in `bathy.examine`; where an item of `batches` is more than what forward takes, `objective(model, item)` is the training
+    loss and `inputs(item)` what forward takes. `optimizer` is a name or class of torch.optim, a function of (parameters, lr),
+    or an optimiser of this model, whose settings are copied. Model, gradients and random state are left as they were.
+    """
+    _check(lr, warmup, look, remedies)
+    items = list(islice(batches, fitted("rehearsal").updates)) if batches is not None else [batch]
+    if not items:
+        raise ConfigError("predict got no batches; give at least one, or leave `batches` out to use `batch` again and again")
+    take = inputs or (lambda item: item)
+    recipe = Recipe(items, objective or objective_from(loss), optimizer_for(model, optimizer), take)
+    name = optimizer if isinstance(optimizer, str) else getattr(optimizer, "__name__", type(optimizer).__name__)
+    outlooks: dict[str, Outlook] = {}
+    refused: dict[str, str] = {}
+    with undisturbed(model):
+        for remedy in track(["", *remedies], "rehearsing"):
+            try:
+                treated = model if not remedy else _treated(model, on_device_of(model, batch), remedy)
+            except BathyError as error:
+                refused[remedy] = str(error)
+                continue
+            outlooks[remedy] = _outlook(StandIn(treated, recipe), remedy, lr, warmup, look)
+    as_is = outlooks.pop("")
+    made = origin(model=type(model).__name__, batches=len(items))
+    return Forecast(lr, warmup, name, look, as_is, outlooks, refused, made)
+
+
+def _check(lr: float, warmup: int, look: str, remedies: Sequence[str]) -> None:
+    if not (lr > 0 and math.isfinite(lr)):
+        raise ConfigError(f"lr is {lr}; it must be a positive number")
+    if warmup < 0:
+        raise ConfigError(f"warmup is {warmup}; it must be 0 or more updates")
+    if look not in LOOKS:
+        raise ConfigError(unknown("look", look, LOOKS))
+    for remedy in remedies:
+        if remedy not in REMEDIES:
+            raise ConfigError(unknown("remedy", remedy, REMEDIES))
+
+
+def _treated(model: nn.Module, batch: Batch, remedy: str) -> nn.Module:
+    """A copy of the model after the remedy."""
+    treated = copy.deepcopy(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        stabilise_(treated, batch, remedy)
+    return treated
+
+
+def _outlook(stand_in: StandIn, remedy: str, lr: float, warmup: int, look: Look) -> Outlook:
+    """One model's row."""
+    kind = "one look" if look == "one look" else "rehearsal"
+    odds = fitted(kind)
+    rehearsals: dict[float, Rehearsal] = {}
+
+    def failure(rate: float) -> float:
+        if rate not in rehearsals:
+            rehearsals[rate] = stand_in.rehearse(rate, odds.updates)
+        return odds.failure(features(rehearsals[rate], odds.updates, warmup))
+
+    outlook = Outlook(remedy, failure(lr), features=features(rehearsals[lr], odds.updates, warmup))
+    if look == "largest rate":
+        outlook = _with_largest_rate(outlook, lr, failure, MOST_STEPS // odds.updates - 1)
+    tried = {rate: failure(rate) for rate in sorted(rehearsals)}
+    forwards = 3.0 * stand_in.steps + len(rehearsals) + 1  # each rehearsal ends in a pass; one more finds the sites
+    return replace(outlook, tried=tried, steps=stand_in.steps, forwards=forwards, readings=rehearsals[lr].readings)
+
+
+def _with_largest_rate(outlook: Outlook, lr: float, failure: Callable[[float], float], most: int) -> Outlook:
+    """The rate where failing becomes more likely than not: steps of FACTOR until both sides are known, then bisection."""
+    trains, fails = (None, lr) if outlook.failure > 0.5 else (lr, None)
+    tried = 0
+    while tried < most and (trains is None or fails is None):
+        rate = fails / FACTOR if trains is None and fails is not None else (trains or lr) * FACTOR
+        if not LOWEST <= rate <= HIGHEST:
+            break
+        tried += 1
+        trains, fails = (trains, rate) if failure(rate) > 0.5 else (rate, fails)
+    while tried < most and trains is not None and fails is not None and fails / trains > FINE:
+        rate = _between(trains, fails, failure)
+        tried += 1
+        trains, fails = (trains, rate) if failure(rate) > 0.5 else (rate, fails)
+    if trains is None or fails is None:
+        edge = fails if trains is None else trains
+        assert edge is not None
+        return replace(outlook, largest_rate=edge, interval=(edge, edge), open_above=fails is None, open_below=trains is None)
+    middle, low, high = (_crossing(trains, fails, failure, level) for level in (0.5, 0.1, 0.9))
+    return replace(outlook, largest_rate=middle, interval=(min(low, middle), max(high, middle)))
+
+
+def _between(trains: float, fails: float, failure: Callable[[float], float]) -> float:
+    """The next rate to try: where the line through both sides crosses a half, but not too near to either side."""
+    share = math.log(_crossing(trains, fails, failure, 0.5) / trains) / math.log(fails / trains)
+    return trains * (fails / trains) ** min(0.75, max(0.25, share))
+
+
+def _crossing(trains: float, fails: float, failure: Callable[[float], float], level: float) -> float:
+    """The rate at which the probability reaches a level, by a straight line in log rate and log odds through both sides."""
+    low, high = (_logit(failure(rate)) for rate in (trains, fails))
+    share = (_logit(level) - low) / (high - low) if high > low else 0.5
+    return trains * (fails / trains) ** max(-1.0, min(2.0, share))
+
+
+def _logit(p: float) -> float:
+    p = min(1 - 1e-9, max(1e-9, p))
+    return math.log(p / (1 - p))
+
+
+def optimizer_for(model: nn.Module, given: str | type[Optimizer] | Optimizer | Callable[..., Optimizer]) -> MakeOptimizer:
+    """What makes such an optimiser for a copy of the model at another rate."""
+    if isinstance(given, Optimizer):
+        return _like(model, given)
+    if isinstance(given, str):
+        table = {name.lower(): kind for name, kind in vars(torch.optim).items() if isinstance(kind, type)}
+        known = {name: kind for name, kind in table.items() if issubclass(kind, Optimizer) and kind is not Optimizer}
+        if given.lower() not in known:
+            raise ConfigError(unknown("optimiser in torch.optim", given, sorted(known)))
+        given = known[given.lower()]
+    make: Callable[..., Optimizer] = given
+    return lambda copied, lr: make([p for p in copied.parameters() if p.requires_grad], lr=lr)
+
+
+def _like(model: nn.Module, given: Optimizer) -> MakeOptimizer:
+    """The same optimiser for a copy, group by group; the rates of its groups keep their ratios. New parameters join group 1."""
+    names = {id(p): name for name, p in model.named_parameters()}
+    base = max(float(group.get("initial_lr", group["lr"])) for group in given.param_groups)
+
+    def make(copied: nn.Module, lr: float) -> Optimizer:
+        own = dict(copied.named_parameters())
+        groups: list[dict[str, Any]] = []
+        for group in given.param_groups:
+            settings = {key: value for key, value in group.items() if key not in ("params", "initial_lr")}
+            share = float(group.get("initial_lr", group["lr"])) / base if base else 1.0
+            members = [own.pop(names[id(p)]) for p in group["params"] if names.get(id(p)) in own]
+            groups.append(settings | {"params": members, "lr": lr * share})
+        groups[0]["params"] += [p for p in own.values() if p.requires_grad]  # ω of a remedy
+        kind: Callable[..., Optimizer] = type(given)
+        return kind(groups)
+
+    return make

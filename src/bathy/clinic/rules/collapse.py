@@ -1,0 +1,132 @@
+"""Rules on models that stop seeing their input: tokens that become alike, a dead encoder, attention that saturates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bathy.clinic.findings import Evidence, Finding
+from bathy.clinic.readings import Reading, groups, select
+from bathy.clinic.rules.rows import at_last, steps_of
+
+ALIKE = 1e-5
+"""Token variance below which the tokens of a batch have become one."""
+SAME_OUTPUT = 1e-6
+"""The same for what the model returns, whose mean may be large by nature."""
+KEPT = 1e-2
+"""Share of the token variance at a stack's input below which the stack, not the batch, made its tokens alike."""
+SETTLED = 16
+"""Update from which two samples in a row count; earlier, tokens may come close and part again."""
+GAP = 0.02
+"""Source gap over loss reduction: below it, the target alone explains the loss."""
+REDUCED = 0.4
+"""Nats by which a loss must be below that of a uniform guess to have been reduced."""
+DEAD = 0.1
+"""Token variance of the encoder's output below which its tokens are all alike, where the decoder does not use it."""
+LOGIT = 50.0
+"""Largest |logit| of a head beyond which its softmax passes no gradient."""
+ONE_KEY = 0.05
+"""Entropy of such a head relative to uniform attention."""
+
+
+def collapse(rows: Sequence[Reading]) -> Finding | None:
+    """Tokens that leave a stack all alike, in any model: at once in an examination, in two samples in a row while training."""
+    steps = steps_of(rows, "token_variance")
+    wanted = steps[-1:] if len(steps) == 1 else [at for at in steps[-2:] if at >= SETTLED]
+    if not wanted or (len(steps) > 1 and len(wanted) < 2):
+        return _same_output(rows)
+    for (stack,), own in groups([row for row in rows if row.quantity == "token_variance"], "stack"):
+        lowest = [min(select(own, step=at), key=lambda row: row.value, default=None) for at in wanted]
+        least = lowest[-1]
+        entry = [row.value for row in at_last(rows, "input_token_variance") if row.stack == stack]
+        if least is None or any(row is None or not row.value < ALIKE for row in lowest):
+            continue
+        if not entry or least.value < KEPT * entry[0]:
+            return _collapsed(stack, least, entry, own)
+    return _same_output(rows)
+
+
+def _collapsed(stack: str, least: Reading, entry: list[float], own: Sequence[Reading]) -> Finding:
+    """The finding: where the variance is lowest, what it was at the input, and across which site it fell most."""
+    down = sorted(select(own, step=least.step), key=lambda row: row.index)
+    before = [entry[0] if entry else down[0].value, *(row.value for row in down)]
+    drops = [(then / max(now.value, 1e-30), now) for then, now in zip(before, down, strict=False)]
+    factor, where = max(drops, key=lambda drop: drop[0])
+    evidence = [Evidence("token variance", least.value, f"below {ALIKE:g} all tokens are one", least.site)]
+    if entry:
+        evidence.append(Evidence("token variance of its input", entry[0], "what the stack was given", stack))
+    evidence.append(Evidence("largest drop of token variance", factor, "the factor across one sub-layer", where.site))
+    return Finding(
+        "collapse", "serious", f"all tokens leave the {stack} alike", tuple(evidence),
+        "The stack no longer passes on its input, so the model can only learn averages: the loss settles at what guessing by "
+        "frequency gives.",
+        "Restart with a lower learning rate, a longer warm-up, or Admin (bathy.stabilise_). A collapsed "
+        "stack gets almost no gradient "
+        "to recover with.",
+        site=where.site,
+    )  # fmt: skip
+
+
+def _same_output(rows: Sequence[Reading]) -> Finding | None:
+    """The model returns the same for every input."""
+    output = at_last(rows, "output_token_variance")
+    if not output or not output[0].value < SAME_OUTPUT:
+        return None
+    return Finding(
+        "collapse", "serious", "the model returns the same for every input",
+        (Evidence("variance over inputs / mean square of the output", output[0].value, f"the limit is {SAME_OUTPUT:g}"),),
+        "What the model returns does not depend on what it was given.",
+        "Look at the last norm and the output matrix first. If the stacks are not collapsed, one of these passes nothing on.",
+    )  # fmt: skip
+
+
+def dead_encoder(rows: Sequence[Reading]) -> Finding | None:
+    """A loss that has fallen although the decoder does not use the source."""
+    last = {name: at_last(rows, name) for name in ("source_gap", "uniform_loss", "memory_variance", "loss")}
+    if not all(last.values()):
+        return None
+    gap, uniform, loss = (last[name][0].value for name in ("source_gap", "uniform_loss", "loss"))
+    reduction, memory = uniform - loss, min(row.value for row in last["memory_variance"])
+    if reduction < REDUCED or gap / reduction > GAP:
+        return None
+    evidence = (
+        Evidence("loss reduction below a uniform guess", reduction, f"the loss has been reduced when above {REDUCED}"),
+        Evidence("source gap / loss reduction", gap / reduction, f"a decoder that uses the source has more than {GAP}"),
+        Evidence("token variance of the encoder's output", memory, f"its tokens are all alike below {DEAD}"),
+    )
+    if memory > DEAD:
+        return Finding(
+            "source_unused", "note", "the decoder does not use the source yet", evidence,
+            "A wrong source costs it nothing, although the encoder still tells its tokens apart: usual in the first updates.",
+            "Continue training and examine again. If the gap stays at 0, look at the encoder's depth and scheme.",
+        )  # fmt: skip
+    return Finding(
+        "dead_encoder", "serious", "the encoder is dead while the loss falls", evidence,
+        "All tokens leave the encoder alike, so the decoder has become a language model of the target.",
+        "Restart with a stable encoder (scheme 'admin', or pre_ln), a lower learning rate or a longer "
+        "warm-up. A collapsed encoder "
+        "gets no gradient to recover with.",
+        site="encoder",
+    )  # fmt: skip
+
+
+def attention_logits(rows: Sequence[Reading]) -> Finding | None:
+    """Heads whose logits are so large that each query attends to one key and the softmax passes no gradient."""
+    entropy = {(row.site, row.role): row.value for row in at_last(rows, "head_entropy")}
+    large = [row for row in at_last(rows, "head_logit") if row.value > LOGIT]
+    stuck = [row for row in large if entropy.get((row.site, row.role), 1.0) < ONE_KEY]
+    if not stuck:
+        return None
+    worst = max(stuck, key=lambda row: row.value)
+    where = f"{worst.site} {worst.role}"
+    return Finding(
+        "attention_logits", "warning", f"attention has saturated at {where}",
+        (
+            Evidence("largest |logit|", worst.value, f"the limit is {LOGIT:g}", where),
+            Evidence("relative entropy of attention", entropy[worst.site, worst.role], f"one key below {ONE_KEY}", where),
+            Evidence("number of such heads", float(len(stuck)), f"of {len(entropy)}"),
+        ),
+        "The queries and keys of this head have grown until the softmax picks one key, so no gradient reaches them.",
+        "Normalise queries and keys (QK-norm), or lower the learning rate. Weight decay on the query and key "
+        "matrices also limits them.",
+        site=worst.site,
+    )  # fmt: skip

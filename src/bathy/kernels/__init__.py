@@ -1,0 +1,1 @@
+"""The same numbers, faster: each kernel has a plain counterpart, and `choose` says which one a tensor takes."""

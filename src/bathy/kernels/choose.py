@@ -1,0 +1,57 @@
+"""Which way a tensor takes: torch's own operations, or ours, written for a CPU.
+
+Only this file asks for device, precision and mode; each kernel beside it has both ways, and a test that they agree.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+
+def _on_cpu(x: Tensor) -> bool:
+    """On a CPU and not under torch.compile, which fuses what we write by hand."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def is_fake(x: Tensor) -> bool:
+    """Whether it has a shape and no memory: a plan counts with such tensors, for any device."""
+    return isinstance(x, FakeTensor)
+
+
+def own_dropout(x: Tensor) -> bool:
+    """Torch draws its masks on a CPU one by one."""
+    return _on_cpu(x)
+
+
+def own_projections(x: Tensor) -> bool:
+    """Ours saves a copy in the backward pass; under autocast the products are cast, which torch keeps track of."""
+    return _on_cpu(x) and torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
+
+
+def own_products(x: Tensor) -> bool:
+    """In training in float32 on a CPU another library may be faster than torch's; under autocast torch casts, and does well."""
+    kind = x.dtype == torch.float32 and not is_fake(x) and torch.is_grad_enabled()
+    return kind and _on_cpu(x) and not torch.is_autocast_enabled("cpu")
+
+
+def own_attention(q: Tensor, rate: float) -> bool:
+    """In training on a CPU torch's attention takes longer with dropout, and far longer in bfloat16."""
+    slow = rate > 0 or (not is_fake(q) and q.dtype == torch.bfloat16 and torch.is_grad_enabled())
+    return slow and _on_cpu(q)
+
+
+def own_rotation(x: Tensor) -> bool:
+    """Ours writes each half once; torch makes four products, two sums and a copy."""
+    return _on_cpu(x)
+
+
+def repeated_keys(q: Tensor) -> bool:
+    """Whether keys and values are repeated for grouped heads before torch's attention: its CPU kernel knows no groups."""
+    return _on_cpu(q)
+
+
+def own_weighted() -> bool:
+    """Ours takes half of torch's time wherever it runs; torch.compile does as well by itself."""
+    return not torch.compiler.is_compiling()

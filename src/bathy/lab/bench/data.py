@@ -1,0 +1,27 @@
+"""Data folders for benchmarks: the given corpus, or the toy corpus, prepared once and kept in the cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bathy import console
+from bathy.tasks.translation.config import Config
+from bathy.tasks.translation.corpora.toy import write_toy
+from bathy.tasks.translation.prepare import prepare
+from bathy.tasks.translation.settings import DataConfig, PrepareConfig
+
+CACHE = Path(".cache/bench")
+PAIRS = 20_000
+"""Sentence pairs of the toy corpus."""
+
+
+def prepare_data(data: Path | None, vocab: int) -> Path:
+    """The German–English corpus in folder `data`, with joint BPE of `vocab` entries; without it the toy corpus, said so."""
+    if data is None:
+        console.out.print("no --data given: the toy corpus is used")
+        data = CACHE / "toy-text"
+        if not data.exists():
+            write_toy(data, size=PAIRS, seed=1)
+    folder = CACHE / f"{data.name}-{vocab}"
+    prepare(Config(data=DataConfig(path=str(folder), vocab=vocab), prepare=PrepareConfig(raw=str(data))))
+    return folder

@@ -1,1 +1,0 @@
-"""Translation from raw text to a served model: corpora, prepare, train, translate, score, export."""

@@ -1,0 +1,71 @@
+"""What a model can be trained for: a task is one folder with `config` (its settings) and `task` (what the engine asks).
+
+A task that is added is one row of TASKS. A task of a user's own needs none: `bathy.train.fit` takes the object itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bathy.errors import BathyError, ConfigError, unknown
+from bathy.files import read_json
+from bathy.train.sections import check_sections, read_sections
+
+if TYPE_CHECKING:
+    from bathy.train.task import Task
+
+TASKS: dict[str, str] = {"translation": "bathy.tasks.translation", "language": "bathy.tasks.language"}
+"""Kind of task, as [task] kind says, to its folder."""
+DEFAULT = "translation"
+
+
+def part(kind: str, module: str) -> Any:
+    """A module of a task's folder, e.g. its config, task or prepare; one that the task lacks is an error."""
+    if kind not in TASKS:
+        raise ConfigError(unknown("task", kind, TASKS))
+    try:
+        return import_module(f"{TASKS[kind]}.{module}")
+    except ModuleNotFoundError as error:
+        if error.name != f"{TASKS[kind]}.{module}":
+            raise
+        raise ConfigError(f"the task {kind} has no {module}") from None
+
+
+def read_config(path: Path | None, changes: Sequence[str] = ()) -> Any:
+    """The settings in a TOML file (none: the defaults) with `section.key=value` changes on top, as its task's Config."""
+    values = read_sections(path, changes)
+    kind = _kind(values)
+    config: Any = part(kind, "config").Config
+    check_sections(values, list(config.model_fields))
+    return config(**values)
+
+
+def make_task(config: Any) -> Task:
+    """The task of a config."""
+    return part(config.task.kind, "task").make(config)
+
+
+def kind_in_config(path: Path | None, changes: Sequence[str] = ()) -> str:
+    """The kind of task that a config file is for."""
+    return _kind(read_sections(path, changes))
+
+
+def kind_of_folder(folder: Path) -> str:
+    """The kind of task that a data, run or model folder belongs to: its text.json says it, its config.toml, or nobody."""
+    for path, read in ((folder / "text.json", _kind_in_json), (folder / "config.toml", kind_in_config)):
+        if path.is_file():
+            with suppress(BathyError):  # a damaged file says nothing; what reads it says why
+                return read(path)
+    return "language" if (folder / "train.bin").is_file() else DEFAULT
+
+
+def _kind_in_json(path: Path) -> str:
+    return str(read_json(path).get("kind", DEFAULT))
+
+
+def _kind(values: dict[str, dict[str, Any]]) -> str:
+    return str(values.get("task", {}).get("kind", DEFAULT))

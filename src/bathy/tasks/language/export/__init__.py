@@ -1,0 +1,159 @@
+"""Export of language models: average, fold ω away, write what Hugging Face loads, and see that it says the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bathy.core.transformer import Transformer, TransformerConfig
+from bathy.errors import BathyError, ConfigError, ModelError, require, unknown
+from bathy.files import replacing_folder, write_text
+from bathy.tasks import read_config
+from bathy.tasks.language.codec import Codec
+from bathy.tasks.language.data import open_stream
+from bathy.tasks.language.export.bert import build_bert, check_bert
+from bathy.tasks.language.export.compare import Comparison, compare
+from bathy.tasks.language.export.gpt2 import build_gpt2, check_gpt2
+from bathy.tasks.language.export.llama import build_llama, build_qwen3, check_llama, check_qwen3
+from bathy.tasks.language.export.opt import build_opt, check_opt
+from bathy.tasks.models import fold_if_possible, home, load, save_model
+from bathy.tasks.sums import write_sums
+
+SEQUENCES = 16
+"""Sequences that both engines read after writing."""
+GUIDE = """\
+# A language model, for {title}
+
+Written by `bathy export`; learned shortcuts are folded away.
+
+```{kind}
+{code}```
+"""
+CAUSAL = """\
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model, tokenizer = AutoModelForCausalLM.from_pretrained("."), AutoTokenizer.from_pretrained(".")
+begin = tokenizer("{end}" + "…", add_special_tokens=False, return_tensors="pt", return_token_type_ids=False)
+print(tokenizer.decode(model.generate(**begin, max_new_tokens=40)[0], skip_special_tokens=True))
+"""
+MASKED = """\
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+model, tokenizer = AutoModelForMaskedLM.from_pretrained("."), AutoTokenizer.from_pretrained(".")
+text = tokenizer("… {mask} …", return_tensors="pt", return_token_type_ids=False)
+print(tokenizer.decode(model(**text).logits.argmax(-1)[0]))
+"""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A Hugging Face class."""
+
+    check: Callable[[TransformerConfig], None]
+    """Refuses what the class cannot hold, by name."""
+    build: Callable[[Transformer, int], Any]
+    """The class with the model's weights; the number is the end-of-document token."""
+    auto: str = "AutoModelForCausalLM"
+
+
+TARGETS = {
+    "llama": Target(check_llama, build_llama),
+    "qwen3": Target(check_qwen3, build_qwen3),
+    "gpt2": Target(check_gpt2, build_gpt2),
+    "opt": Target(check_opt, build_opt),
+    "bert": Target(check_bert, build_bert, "AutoModelForMaskedLM"),
+}
+NAMES = ["bathy", "huggingface", *TARGETS]
+"""What --to takes: huggingface is whichever of the classes fits."""
+
+
+def export(source: Path, to: str, out: Path, average: int = 1, which: str = "last") -> tuple[str, Comparison]:
+    """Write the model of a run, checkpoint or model folder; returns the class it became, and how the two compare."""
+    if to not in NAMES:
+        raise ConfigError(unknown("export target of a language model", to, NAMES))
+    if out.exists():
+        raise ConfigError(f"{out} exists; choose a different folder with --out, or remove it")
+    codec = Codec.load(home(source))
+    model = fold_if_possible(load(source, average, which))
+    to = fitting(model.config) if to == "huggingface" else to
+    if to != "bathy":
+        TARGETS[to].check(model.config)
+    rows = sample(source, model.config)
+    with replacing_folder(out) as folder:
+        codec.save(folder)
+        theirs = _write(model, codec, to, folder)
+        write_sums(folder)
+        return to, compare(model, theirs, rows, codec.end)
+
+
+def fitting(config: TransformerConfig) -> str:
+    """The first class that holds the model; if none does, why each does not."""
+    reasons = []
+    for name, target in TARGETS.items():
+        try:
+            target.check(config)
+        except ModelError as error:
+            reasons.append(str(error).partition(";")[0].removeprefix("--to "))
+            continue
+        return name
+    raise ModelError(f"no Hugging Face class holds this model: {'; '.join(reasons)}")
+
+
+def _write(model: Transformer, codec: Codec, to: str, folder: Path) -> Any:
+    """Write weights, config, tokenizer and a guide; the model as it is read back from there."""
+    if to == "bathy":
+        save_model(model, folder)
+        write_text(folder / "README.md", GUIDE.format(title="bathy", kind="sh", code='bathy sample . --prompt "…"\n'))
+        return _Native(load(folder))
+    from bathy.tasks.huggingface import quiet
+
+    transformers: Any = require("transformers", "export")
+    end, mask = (codec.tokenizer.id_to_token(i) for i in (codec.end, codec.mask))
+    with quiet(transformers):
+        TARGETS[to].build(model, codec.end).save_pretrained(folder)
+        specials = {"bos_token": end, "eos_token": end, "mask_token": mask}
+        longest = model.config.longest
+        fast = transformers.PreTrainedTokenizerFast(tokenizer_object=codec.tokenizer, model_max_length=longest, **specials)
+        fast.save_pretrained(folder)
+        code = (MASKED if to == "bert" else CAUSAL).format(end=end, mask=mask)
+        write_text(folder / "README.md", GUIDE.format(title="Hugging Face Transformers", kind="python", code=code))
+        return getattr(transformers, TARGETS[to].auto).from_pretrained(folder, local_files_only=True).eval()
+
+
+def sample(source: Path, config: TransformerConfig) -> Tensor:
+    """Windows of the run's validation text, if it is still there, else of random tokens."""
+    length = min(config.context or config.max_length, config.longest)
+    try:
+        ids = open_stream(read_config(home(source) / "config.toml").data, "valid").ids[: SEQUENCES * length]
+        rows = torch.tensor(ids.astype("int64"))
+        if len(rows) >= 2 * length:
+            return rows[: len(rows) // length * length].view(-1, length)
+    except (BathyError, AttributeError):
+        pass
+    return torch.randint(config.vocab, (SEQUENCES, length), generator=torch.Generator().manual_seed(0))
+
+
+class _Native:
+    """Our own model, asked as Hugging Face's are."""
+
+    def __init__(self, model: Transformer) -> None:
+        self.model = model
+
+    def __call__(self, input_ids: Tensor) -> Any:
+        return _Output(self.model(input_ids))
+
+    def generate(self, input_ids: Tensor, max_new_tokens: int, pad_token_id: int, **_: Any) -> Tensor:
+        rows = input_ids
+        for _step in range(max_new_tokens):
+            rows = torch.cat([rows, self.model(rows)[:, -1].argmax(-1, keepdim=True)], 1)
+        return rows
+
+
+@dataclass(frozen=True)
+class _Output:
+    logits: Tensor

@@ -1,0 +1,1 @@
+"""Translation: corpora, prepare, batches, search, translate, score, export."""

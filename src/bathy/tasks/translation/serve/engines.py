@@ -1,0 +1,75 @@
+"""Engines that a server translates with: bathy's own decoder, or CTranslate2 on an exported folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from bathy.errors import CheckpointError, require
+from bathy.tasks.sums import check_sums
+from bathy.tasks.translation.search import Decode
+from bathy.tasks.translation.text import Codec
+from bathy.tasks.translation.translate import Translator, decode_settings
+
+
+class Engine(Protocol):
+    """Translates sentences from one language to another."""
+
+    source: str
+    target: str
+    most: int
+    """Translations of a sentence that it can give."""
+
+    def translate(self, lines: Sequence[str], n_best: int) -> list[list[str]]:
+        """The best translations of each line, best first."""
+
+
+class BathyEngine:
+    """A run or model folder, by bathy."""
+
+    def __init__(self, folder: Path, decode: Decode, batch: int) -> None:
+        self.translator = Translator.load([folder], decode, batch=batch)
+        text = self.translator.codec.config
+        self.source, self.target, self.most = text.source, text.target, decode.beam
+
+    def translate(self, lines: Sequence[str], n_best: int) -> list[list[str]]:
+        return [list(one.texts) for one in self.translator.translate(lines, n_best=min(n_best, self.most))]
+
+
+class CTranslate2Engine:
+    """A folder of `bathy export --to ctranslate2`, by CTranslate2."""
+
+    def __init__(self, folder: Path, decode: Decode, batch: int, threads: int) -> None:
+        library = require("ctranslate2", "export")
+        check_sums(folder)
+        self.codec, self.decode, self.batch = Codec.load(folder), decode, batch
+        self.source, self.target, self.most = self.codec.config.source, self.codec.config.target, decode.beam
+        try:
+            self.translator = library.Translator(str(folder), intra_threads=threads)
+        except (RuntimeError, ValueError) as error:
+            raise CheckpointError(f"{folder} is not a CTranslate2 model that can be loaded: {error}") from None
+
+    def translate(self, lines: Sequence[str], n_best: int) -> list[list[str]]:
+        names = self.codec.subwords["source"].names
+        rows = [[names[i] for i in row] for row in self.codec.encode(lines)]
+        found = self.translator.translate_batch(
+            rows,
+            beam_size=self.decode.beam,
+            num_hypotheses=min(n_best, self.most),
+            length_penalty=self.decode.length_penalty,
+            patience=50 if self.decode.beam > 1 and not self.decode.patience else max(self.decode.patience, 1),
+            max_decoding_length=self.decode.max_length or 2 * max(map(len, rows)) + 10,
+            min_decoding_length=self.decode.min_length - 1,
+            max_batch_size=self.batch,
+        )
+        ids = self.codec.subwords["target"].vocab
+        texts = [self.codec.decode([[ids[name] for name in one] for one in result.hypotheses]) for result in found]
+        return [many if line.strip() else [""] * len(many) for line, many in zip(lines, texts, strict=True)]
+
+
+def open_engine(folder: Path, batch: int, threads: int, **changes: object) -> Engine:
+    """The engine of a run, checkpoint or model folder, or of a CTranslate2 folder; `changes` of its search settings."""
+    if (folder / "model.bin").exists():
+        return CTranslate2Engine(folder, decode_settings(folder, **changes), batch, threads)
+    return BathyEngine(folder, decode_settings(folder, **changes), batch)

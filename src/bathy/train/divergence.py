@@ -1,0 +1,77 @@
+"""Divergence: a run whose loss rose and stayed high, that never improved on guessing, or that a validation shows to fail.
+
+The reference is the task's loss of guessing: for text the unigram entropy, the NLL of a model that knows token frequencies
+alone, where the paper's deep Post-LN models end up.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+RISE, RISE_UPDATES = 1.0, 200
+"""Nats above the lowest mean, and updates in a row, after which what was learned counts as lost."""
+NEAR_LOWEST = 0.2
+"""Nats above the lowest mean within which an update is good."""
+IMPROVEMENT, PATIENCE = 0.1, 2000
+"""Nats below guessing that count as no improvement, and updates after twice the warm-up until then."""
+FAILING_UPDATES = 400
+"""Updates after twice the warm-up over which every validation must fail before the run is stopped."""
+
+
+@dataclass
+class Divergence:
+    """Follows a running mean of the loss over about 50 updates, and what validations show."""
+
+    chance: float
+    """The loss of guessing; infinite where the task does not know it."""
+    warmup: int
+    mean: float = 0.0
+    weight: float = 0.0
+    lowest: float = float("inf")
+    high: int = 0
+    """Updates in a row at which the mean was far above its lowest."""
+    good: int = 0
+    """Last update at which the mean was near its lowest."""
+    failing: int = 0
+    """Update since which every validation has failed; 0: the last one did not."""
+
+    def update(self, step: int, nll: float) -> str:
+        """Take in the loss of an update; returns why the run should stop, or nothing."""
+        self.weight = 0.98 * self.weight + 0.02
+        self.mean += 0.02 / self.weight * (nll - self.mean)
+        if step < 50:
+            return ""
+        self.lowest = min(self.lowest, self.mean)
+        self.high = self.high + 1 if self.mean > self.lowest + RISE else 0
+        self.good = step if self.mean < self.lowest + NEAR_LOWEST else self.good
+        if self.high >= RISE_UPDATES:
+            return f"the loss rose from {self.lowest:.2f} to {self.mean:.2f} nats and stayed there for {RISE_UPDATES} updates"
+        guessing = math.isfinite(self.chance) and self.mean > self.chance - IMPROVEMENT
+        if step >= 2 * self.warmup + PATIENCE and guessing:
+            return f"after {step} updates the loss, {self.mean:.2f} nats, is still that of guessing ({self.chance:.2f})"
+        return ""
+
+    def validated(self, step: int, loss: float, problem: str) -> str:
+        """Take in a validation's loss and what the task found wrong with it; returns why the run should stop, or nothing.
+
+        A stream that has collapsed may learn with dropout what it cannot do without: its training loss falls, and only the
+        validation shows that it is worse than guessing.
+        """
+        if math.isfinite(self.chance) and not loss <= self.chance + RISE and not problem:
+            problem = f"the validation loss, now {loss:.2f} nats, is worse than guessing ({self.chance:.2f})"
+        failing = bool(problem) and step >= 2 * self.warmup
+        self.failing = (self.failing or step) if failing else 0
+        if not failing or step - self.failing < FAILING_UPDATES:
+            return ""
+        return f"since update {self.failing} {problem}"
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it has seen."""
+        return asdict(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state; what an older version did not know yet stays as it is."""
+        for key in ("mean", "weight", "lowest", "high", "good", "failing"):
+            setattr(self, key, state.get(key, getattr(self, key)))

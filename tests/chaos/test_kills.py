@@ -1,0 +1,133 @@
+"""SIGKILL at any moment: nothing half-written in place, and the same command again ends as if it had never been disturbed."""
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import Commands, amount, contents, dice, rows
+
+DATA_BUT = (".work",)
+ORIGIN = ("checksums.json",)
+"""Holds the checksum of config.json, which says what command made it."""
+
+
+def undisturbed(bathy: Commands, *args: object) -> float:
+    """Seconds of a run that nobody disturbs."""
+    start = time.monotonic()
+    assert bathy(*args).code == 0, args
+    return time.monotonic() - start
+
+
+def kill_until_done(
+    bathy: Commands, args: list[str], seconds: float, kills: int, name: object, between: Callable[[], Any] = lambda: None
+) -> None:
+    """Start the command again and again, killed at random moments; the last start is left alone."""
+    random = dice(name)
+    for _ in range(kills):
+        result = bathy(*args, kill_after=random.uniform(0, 0.9 * seconds))
+        between()
+        if result.code == 0:
+            break
+    assert bathy(*args).code == 0
+
+
+@pytest.mark.parametrize("part", range(amount(1, 16)))
+def test_prepare_resumes_where_it_was_killed(part: int, bathy: Commands, home: Path) -> None:
+    seconds = undisturbed(bathy, "prepare", "config.toml", "--out", "whole")
+    shutil.rmtree(home / "again", ignore_errors=True)
+    extra = ["--set", "prepare.deduplicate=true"] if part % 2 else []
+    if extra:
+        assert bathy("prepare", "config.toml", "--out", "whole", *extra).code == 0
+
+    def whole_or_not_there() -> None:
+        if (home / "again/manifest.json").exists():
+            assert bathy("verify", "again").code == 0
+
+    args = ["prepare", "config.toml", "--out", "again", *extra]
+    kill_until_done(bathy, args, seconds, amount(3, 6), ("prepare", part), whole_or_not_there)
+    but = (*DATA_BUT, "manifest.json")
+    assert contents(home / "again", but) == contents(home / "whole", but)
+    assert not list((home / "again").rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("part", range(amount(1, 12)))
+def test_training_resumes_bit_for_bit_with_its_logs(part: int, bathy: Commands, home: Path) -> None:
+    shutil.rmtree(home / "killed", ignore_errors=True)
+    args = ["train", "config.toml", "--run", "killed"]
+    start = time.monotonic()
+    shutil.rmtree(home / "timed", ignore_errors=True)
+    assert bathy("train", "config.toml", "--run", "timed").code == 0
+    seconds = time.monotonic() - start
+
+    def saved_work_is_kept() -> None:
+        found = sorted((home / "killed/checkpoints").glob("step_*"))
+        if found:
+            assert bathy("verify", "killed/checkpoints/" + found[-1].name).code == 0
+
+    kill_until_done(bathy, args, seconds, amount(3, 9), ("train", part), saved_work_is_kept)
+    weights = "checkpoints/step_00000024/model.safetensors"
+    assert (home / "killed" / weights).read_bytes() == (home / "run" / weights).read_bytes()
+    for log in ("metrics.jsonl", "readings.jsonl"):
+        assert rows(home / "killed" / log) == rows(home / "run" / log), log
+    assert not list((home / "killed").rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("part", range(amount(1, 5)))
+def test_translating_leaves_nothing_half_written(part: int, bathy: Commands, home: Path) -> None:
+    expected = (home / "test.out").read_bytes()
+    args = ["translate", "run", "-i", "raw/test.de", "-o", "killed.out"]
+    seconds = undisturbed(bathy, *args[:-1], "timed.out")
+    random = dice("translate", part)
+    for _ in range(amount(3, 8)):
+        (home / "killed.out").unlink(missing_ok=True)
+        bathy(*args, kill_after=random.uniform(0, 0.9 * seconds))
+        assert not (home / "killed.out").exists() or (home / "killed.out").read_bytes() == expected
+    assert bathy(*args).code == 0
+    assert (home / "killed.out").read_bytes() == expected
+    assert not list(home.glob(".killed.out*"))
+
+
+@pytest.mark.parametrize("part", range(amount(0, 4)))
+def test_an_export_is_whole_or_not_there(part: int, bathy: Commands, home: Path) -> None:
+    random = dice("export", part)
+    args = ["export", "run", "--to", "bathy", "--out", "killed_model"]
+    shutil.rmtree(home / "timed_model", ignore_errors=True)
+    seconds = undisturbed(bathy, *args[:-1], "timed_model")
+    for _ in range(5):
+        shutil.rmtree(home / "killed_model", ignore_errors=True)
+        bathy(*args, kill_after=random.uniform(0, 0.9 * seconds))
+        if (home / "killed_model").exists():
+            assert contents(home / "killed_model", ORIGIN) == contents(home / "model", ORIGIN)
+    shutil.rmtree(home / "killed_model", ignore_errors=True)
+    assert bathy(*args).code == 0
+    assert contents(home / "killed_model", ORIGIN) == contents(home / "model", ORIGIN)
+    assert not list(home.glob(".killed_model*"))
+
+
+@pytest.mark.parametrize("part", range(amount(0, 4)))
+def test_a_corpus_is_whole_or_not_there(part: int, bathy: Commands, home: Path) -> None:
+    args = ["corpus", "toy", "killed_raw", "--size", "3000", "--held-out", "12"]
+    shutil.rmtree(home / "whole_raw", ignore_errors=True)
+    seconds = undisturbed(bathy, "corpus", "toy", "whole_raw", *args[3:])
+    shutil.rmtree(home / "killed_raw", ignore_errors=True)
+    kill_until_done(bathy, args, seconds, 6, ("corpus", part))
+    assert contents(home / "killed_raw") == contents(home / "whole_raw")
+
+
+@pytest.mark.parametrize("part", range(amount(0, 5)))
+def test_a_sweep_goes_through_every_point_whoever_dies(part: int, bathy: Commands, home: Path) -> None:
+    """Also where a worker dies between taking a trial and its first sign of life."""
+    grid = ["--grid", "optim.lr=1e-3,2e-3", "--set", "train.steps=8", "--set", "train.monitor=false"]
+    args = ["sweep", "config.toml", *grid, "--heartbeat", "1", "--grace", "2", "--out"]
+    if not (home / "whole_sweep/results.csv").exists():
+        assert bathy(*args, "whole_sweep").code == 0
+    shutil.rmtree(home / "killed_sweep", ignore_errors=True)
+    random = dice("sweep", part)
+    for _ in range(4):
+        if bathy(*args, "killed_sweep", kill_after=random.uniform(0, 3)).code == 0:
+            break
+    assert bathy(*args, "killed_sweep").code == 0
+    assert (home / "killed_sweep/results.csv").read_text() == (home / "whole_sweep/results.csv").read_text()

@@ -1,0 +1,96 @@
+"""An audit names the scheme from behaviour alone, and what was changed on purpose."""
+
+import json
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from torch import nn
+
+import bathy
+from bathy.clinic.audit.deviations import WHY
+from bathy.clinic.audit.signature import factors, gammas
+from bathy.core.schemes import SCHEMES
+from bathy.errors import ConfigError
+from bathy.lab.bench.audit import MUTATIONS, build, mistaken
+
+SAME = {"admin_constant_n": "post_ln"}
+"""Schemes that are another by a different name."""
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_scheme_is_recognised_and_has_no_deviation(scheme: str) -> None:
+    model, batch = build(scheme, (8, 0), seed=5)
+    found = bathy.audit(model, batch)
+    assert (found.scheme, found.deviations) == (SAME.get(scheme, scheme), [])
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_mistake_is_found_and_named(name: str) -> None:
+    schemes = ["deepnorm", "pre_ln", "post_ln"]
+    results = [found for scheme in schemes if (found := mistaken(scheme, name, (8, 0))) is not None]
+    assert results and all(found & MUTATIONS[name][1] for found in results)
+
+
+def test_factors_are_those_of_the_sum() -> None:
+    x, a = torch.randn(50, 16), torch.randn(50, 16)
+    found = factors(x, a, 2.5 * x + a)
+    assert found["skip"] == pytest.approx(2.5, rel=1e-5) and found["spread"] < 1e-4
+    assert factors(x, a, torch.linspace(1, 2, 16) * x + a)["spread"] > 0.2
+
+
+def test_gamma_is_asked_of_the_norm_and_not_read_from_its_parameter() -> None:
+    class PlusOneNorm(nn.RMSNorm):
+        """A norm that stores γ − 1."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.rms_norm(x, (8,)) * (1 + self.weight)
+
+    norm = PlusOneNorm(8)
+    with torch.no_grad():
+        norm.weight.zero_()
+    assert gammas(nn.Sequential(norm, nn.LayerNorm(8))) == pytest.approx({"0": 1.0, "1": 1.0}, rel=1e-4)
+
+
+def test_cloned_layers_of_torchs_own_encoder_are_found() -> None:
+    torch.manual_seed(0)
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, 0.0, batch_first=True), 4)
+    found = bathy.audit(model, torch.randn(3, 7, 32))
+    assert found.scheme == "post_ln" and {each.name for each in found.deviations} == {"cloned_layers"}
+
+
+def test_a_model_of_no_scheme_is_compared_with_its_own_layers() -> None:
+    class Odd(nn.Module):
+        """Layers that halve their shortcut, one of which triples it."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(6))
+            self.norms = nn.ModuleList(nn.LayerNorm(16) for _ in range(6))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for i, (layer, norm) in enumerate(zip(self.layers, self.norms, strict=True)):
+                x = norm((3.0 if i == 3 else 0.5) * x + layer(x).relu())
+            return x
+
+    found = bathy.audit(Odd(), torch.randn(4, 6, 16))
+    assert any(each.name.startswith("shortcut") for each in found.deviations)
+
+
+def test_auditing_leaves_the_model_as_it_was_and_prints_a_table(tmp_path: Path) -> None:
+    model = tiny.model("deepnorm").train()
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    found = bathy.audit(model, tiny.batch(model))
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items()) and model.training
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert "deepnorm" in str(found) and "shortcut" in str(found)
+    found.save(tmp_path / "audit.json")
+    assert json.loads((tmp_path / "audit.json").read_text())["scheme"] == found.scheme
+
+
+def test_every_deviation_says_why_it_matters_and_what_to_do() -> None:
+    assert all(why.endswith(".") and advice.endswith(".") for why, advice in WHY.values())
+    model, batch = build("pre_ln", (8, 0))
+    with pytest.raises(ConfigError, match="Did you mean bias"):
+        bathy.audit(model, batch, without=["biass"])

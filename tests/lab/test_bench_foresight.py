@@ -1,0 +1,83 @@
+"""The benchmarks of forecasts, warnings and audits: what they compute, and that the shipped odds are the fit of the grid."""
+
+import math
+
+import pytest
+
+from bathy.clinic.odds import fitted
+from bathy.lab.bench import monitor
+from bathy.lab.bench.predict import COMMITTED, LOOKS, within_two
+from bathy.lab.bench.predict.cases import cases_of, crossing, load
+from bathy.lab.bench.predict.fit import auroc, calibration, ece, fit
+from bathy.lab.bench.predict.grid import RATES, designs, next_rate
+from bathy.lab.bench.predict.outcome import Ending, settle
+from bathy.lab.bench.predict.runs import record, run_of
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_the_shipped_odds_are_the_fit_of_the_committed_grid(look: str) -> None:
+    updates, names = LOOKS[look]
+    odds = fit(cases_of(load(COMMITTED)["runs"]), updates, names)
+    assert fitted(look).weights == pytest.approx(odds.weights) and fitted(look).bias == pytest.approx(odds.bias)
+
+
+def test_auroc_is_the_share_of_pairs_in_order() -> None:
+    assert auroc([0.9, 0.4, 0.4, 0.1], [True, True, False, False]) == (1 + 1 + 0.5 + 1) / 4
+    assert math.isnan(auroc([0.5], [True]))
+
+
+def test_calibration_compares_probability_and_share() -> None:
+    rows = calibration([0.05, 0.06, 0.95, 1.0], [False, False, True, False])
+    assert [value for row in rows for value in row] == pytest.approx([0.055, 0.0, 2, 0.975, 0.5, 2])
+    assert ece([0.05, 0.06, 0.95, 1.0], [False, False, True, False]) == pytest.approx((0.055 + 0.475) / 2)
+
+
+@pytest.mark.parametrize(
+    ("held", "gap", "outcome"),
+    [
+        ([3, 2.9, 2.8, 2.7, 2.6, 2.5, 2.4, 2.3], [], "trains"),
+        ([3.3, 3.2, 3.2, 3.2, 3.2, 3.2, 3.2, 3.2], [], "fails"),  # guesses by frequency
+        ([4.0, 3.9, 3.8, 3.7, 3.6, 3.5, 3.4, 3.3], [], "slow"),  # still falling
+        ([3, 2.5, 2.3, 2.2, 2.2, 2.5, 2.9, 3.0], [], "fails"),  # lost what it had
+        ([3, 2.5, math.nan], [], "fails"),
+        ([3, 2.9, 2.8, 2.7, 2.6, 2.5, 2.5, 2.5], [0.0] * 8, "fails"),  # ignores the source
+    ],
+)
+def test_outcomes_follow_the_rules(held: list[float], gap: list[float], outcome: str) -> None:
+    assert Ending(3.2, held, gap).outcome == outcome
+
+
+def test_a_slow_run_fails_where_a_lower_rate_trains() -> None:
+    slow = Ending(3.2, [4.0, 3.9, 3.8, 3.7, 3.6, 3.5, 3.4, 3.3], [])
+    good = Ending(3.2, [3, 2.9, 2.8, 2.7, 2.6, 2.5, 2.4, 2.3], [])
+    assert settle({2: good, 5: slow}) == {2: "trains", 5: "fails"} and settle({2: slow, 5: good}) == {2: "slow", 5: "trains"}
+
+
+@pytest.mark.parametrize("limit", range(-1, len(RATES)))
+def test_bisection_brackets_the_largest_rate_in_four_runs(limit: int) -> None:
+    failed: dict[int, bool] = {}
+    while (rate := next_rate(designs()[0], failed, once_more=False)) is not None:
+        failed[rate] = rate > limit
+    assert len(failed) <= 4
+    assert max((rate for rate, fails in failed.items() if not fails), default=-1) == limit
+
+
+def test_the_crossing_is_where_the_probability_is_a_half() -> None:
+    points = [(rate, 1 / (1 + (3e-3 / rate) ** 2)) for rate in (1e-3, 1e-2)]
+    assert crossing(points) == pytest.approx(3e-3, rel=1e-3)
+    assert within_two(3e-3, 2e-3, 4e-3) and not within_two(9e-3, 2e-3, 4e-3) and within_two(5e-3, 9e-3, math.inf)
+
+
+def test_a_run_is_made_recorded_and_read_again() -> None:
+    design = next(design for design in designs() if design.depth == 2)
+    row = record(run_of({"design": vars(design), "lr": 1e-3, "warmup": 1, "beta2": 0.98, "optimizer": "Adam", "steps": 16}))
+    assert len(row["losses"]) == 16 and len(row["ending"]["held_out"]) == 8 and set(row["forecast"]) == {1, 2, 4, 8, 12, 16}
+    assert [sample["step"] for sample in row["samples"]] == [1, 2, 4, 8, 16]
+
+
+def test_the_live_rules_catch_more_failing_runs_than_z_scores_with_fewer_false_alarms() -> None:
+    traces = [trace for trace in monitor.load_traces() if trace["outcome"] != "slow"]
+    bad, good = ([t for t in traces if t["outcome"] == outcome] for outcome in ("fails", "trains"))
+    ours = [sum(monitor.shipped(trace) is not None for trace in part) for part in (bad, good)]
+    theirs = [sum(monitor.z_score(trace["losses"], 3.0) is not None for trace in part) for part in (bad, good)]
+    assert ours[0] > theirs[0] and ours[1] < theirs[1]

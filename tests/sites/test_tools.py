@@ -1,0 +1,136 @@
+"""A life with other tools: wrapping comes after ω, and whoever saves ω is told where it would be lost."""
+
+import copy
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_hooks import encoder, tokens, training
+from torch import nn
+from zoo import ZOO
+
+import bathy
+from bathy.errors import CheckpointError, ModelError
+
+
+@pytest.fixture
+def one_rank(tmp_path: Path):  # type: ignore[no-untyped-def]
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_wrapped_models_are_refused_with_the_right_order() -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    wrapped = nn.parallel.DistributedDataParallel(encoder())
+    with pytest.raises(ModelError, match=r"wrapped in DistributedDataParallel.*stabilise_\(model, batch\); then Distributed"):
+        bathy.stabilise_(wrapped, tokens())
+    sharded: Any = fully_shard(encoder())
+    with pytest.raises(ModelError, match=r"sharded already.*then fully_shard"):
+        bathy.stabilise_(sharded, tokens())
+    inside = nn.Sequential(wrapped)
+    with pytest.raises(ModelError, match=r"model\.module"):
+        bathy.stabilise_(inside, tokens())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_compiled_scripted_and_empty_models_are_refused_with_the_way_out() -> None:
+    with pytest.raises(ModelError, match=r"is compiled.*_orig_mod.*then torch\.compile"):
+        bathy.stabilise_(torch.compile(encoder()), tokens())  # type: ignore[arg-type]
+    compiled = encoder()
+    compiled.layers[1].compile()
+    with pytest.raises(ModelError, match=r"layers\.1 is compiled"):
+        bathy.find_sites(compiled, tokens())
+    with pytest.raises(ModelError, match="meta device"):
+        bathy.find_sites(encoder().to("meta"), tokens())
+
+
+def test_saving_by_transformers_warns_and_bathy_keeps_omega(tmp_path: Path) -> None:
+    model: Any = ZOO["BERT"].build()
+    batch = ZOO["BERT"].batch()
+    bathy.stabilise_(model, batch)
+    with pytest.warns(UserWarning, match="from_pretrained drops ω"):
+        model.save_pretrained(tmp_path / "theirs")
+    bathy.save(model, tmp_path / "ours")
+    expected = model.eval()(**batch).logits
+    for more in ({}, {"batch": batch}):
+        fresh: Any = ZOO["BERT"].build()
+        with torch.no_grad():
+            for parameter in fresh.parameters():
+                parameter.add_(1)
+        assert torch.equal(bathy.load(fresh, tmp_path / "ours", **more).eval()(**batch).logits, expected)
+    assert torch.allclose(bathy.fold(fresh).eval()(**batch).logits, expected, atol=1e-4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bathy.fold(fresh).save_pretrained(tmp_path / "folded")
+
+
+def test_loading_what_does_not_fit_is_one_clear_line(tmp_path: Path) -> None:
+    model = encoder()
+    bathy.stabilise_(model, tokens())
+    bathy.save(model, tmp_path)
+    with pytest.raises(ModelError, match=r"no place for the ω of layers\.2"):
+        bathy.load(encoder(2), tmp_path)
+    with pytest.raises(CheckpointError, match=r"no model that bathy\.save wrote"):
+        bathy.load(encoder(), tmp_path / "nothing")
+
+
+def test_a_frozen_omega_is_told_of() -> None:
+    model = encoder()
+    bathy.stabilise_(model, tokens())
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    with pytest.warns(UserWarning, match="is frozen"):
+        model.train()(tokens())
+
+
+def test_peft_before_stabilising_trains_omega() -> None:
+    peft = pytest.importorskip("peft")
+    base, batch = ZOO["BERT"].build(), ZOO["BERT"].batch()
+    model = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["query", "value"]))
+    bathy.stabilise_(model, batch)
+    model.train()(**batch).loss.backward()
+    grads = [p.grad for name, p in model.named_parameters() if "bathy_omega" in name]
+    assert grads
+    assert all(grad is not None and grad.abs().sum() > 0 for grad in grads)
+
+
+def test_an_error_leaves_the_model_as_it_was() -> None:
+    class Twice(nn.Module):
+        """A second reader of the stream that no matrix stands before."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = encoder(4).layers
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    model, x = Twice(), tokens()
+    model.layers[2].norm1.register_parameter("odd", nn.Parameter(torch.ones(3)))
+    before = copy.deepcopy(model.state_dict())
+    hooks = [len(m._forward_pre_hooks) + len(m._forward_hooks) for m in model.modules()]
+    with pytest.raises(ModelError):
+        bathy.stabilise_(model, x, "admin_rescaled")
+    assert list(model.state_dict()) == list(before)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert [len(m._forward_pre_hooks) + len(m._forward_hooks) for m in model.modules()] == hooks
+
+
+def test_a_stabilised_model_trains_after_a_round_through_safetensors(tmp_path: Path) -> None:
+    from safetensors.torch import load_model, save_model
+
+    model, x = encoder(), tokens()
+    bathy.stabilise_(model, x)
+    training(model, x, 2)
+    save_model(model, str(tmp_path / "model.safetensors"))
+    fresh = encoder()
+    bathy.stabilise_(fresh, x)
+    load_model(fresh, tmp_path / "model.safetensors")
+    assert torch.equal(fresh.eval()(x), model.eval()(x))
