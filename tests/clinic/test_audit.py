@@ -13,7 +13,7 @@ from bathy.clinic.audit.deviations import WHY
 from bathy.clinic.audit.signature import factors, gammas
 from bathy.core.schemes import SCHEMES
 from bathy.errors import ConfigError
-from bathy.lab.bench.audit import MUTATIONS, build, mistaken
+from bathy.lab.bench.audit.mutations import MUTATIONS, build, mistaken
 
 SAME = {"admin_constant_n": "post_ln"}
 """Schemes that are another by a different name."""

@@ -4,17 +4,17 @@ import copy
 import math
 import traceback
 import warnings
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from shrink import Excluded
 from torch import nn
 
 import bathy
 from bathy.admin.fold import outputs
 from bathy.errors import BathyError
+from bathy.lab.bench.shrink import Excluded
+from bathy.lab.bench.zoo import Build
 from bathy.sites.batch import Batch
 
 SHALLOW, DEEP = 4, 6
@@ -39,10 +39,6 @@ class Trial:
 
     def row(self) -> dict[str, Any]:
         return asdict(self)
-
-
-Build = Callable[[int], tuple[nn.Module, Batch]]
-"""A model of so many layers and a batch for it."""
 
 
 def trial(name: str, library: str, build: Build, law: bool = True) -> Trial:

@@ -19,58 +19,15 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
-from optional import torchvision_ready
-from shrink import HEADS, MOST_PARAMETERS, VOCAB, WIDTH, Excluded, ids, noise, of_transformers, runs, weigh_
 from torch import nn
-from trial import Build, Trial, trial
+from trial import Trial, trial
+
+from bathy.lab.bench.optional import torchvision_ready
+from bathy.lab.bench.shrink import HEADS, MOST_PARAMETERS, VOCAB, WIDTH, Excluded, ids, noise, of_transformers, weigh_
+from bathy.lab.bench.zoo import Entry, timm, transformers
 
 SECONDS = 60
 """CPU time that one specimen may take."""
-Entry = tuple[str, str, Build, bool]
-"""Name, library, how it is built, and whether its depth can be chosen."""
-
-
-def transformers() -> Iterator[Entry]:
-    """The base class of every kind of model."""
-    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
-
-    def build(kind: str, depth: int) -> tuple[nn.Module, Any]:
-        model = of_transformers(kind, depth)
-        return model, runs(model)
-
-    for kind in MODEL_MAPPING_NAMES:
-        yield kind, "transformers", partial(build, kind), True
-
-
-def timm() -> Iterator[Entry]:
-    """The smallest entry of each of timm's families, at a small picture."""
-    torchvision_ready()
-    import timm
-
-    def build(name: str, depth: int) -> tuple[nn.Module, Any]:
-        for changes in ({"img_size": 64, "embed_dim": 48, "depth": depth, "num_heads": 3}, {"img_size": 64}, {}):
-            try:
-                torch.manual_seed(0)
-                model = timm.create_model(name, pretrained=False, num_classes=5, **changes)
-            except Exception:  # a family that has no such setting
-                continue
-            size = model.default_cfg.get("input_size", (3, 224, 224)) if "img_size" not in changes else (3, 64, 64)
-            if sum(p.numel() for p in model.parameters()) > 4 * MOST_PARAMETERS:
-                raise Excluded("has more than 32 million parameters in its smallest form")
-            model(noise(2, *size))
-            return model, noise(2, *size)
-        raise Excluded("cannot be built without weights")
-
-    for family in timm.list_modules():
-        names = timm.list_models(module=family)
-        if names:
-            yield min(names, key=lambda n: _weight(n)), "timm", partial(build, min(names, key=_weight)), False
-
-
-def _weight(name: str) -> tuple[int, int, str]:
-    """Names of small models first."""
-    order = ("test_", "atto", "femto", "pico", "nano", "tiny", "xxs", "_xs", "small", "_s", "base")
-    return next((i for i, part in enumerate(order) if part in name), 99), len(name), name
 
 
 def torchvision() -> Iterator[Entry]:

@@ -85,12 +85,12 @@ def shrunk(config: dict[str, Any], depth: int) -> dict[str, Any]:
     return found
 
 
-def of_transformers(kind: str, depth: int) -> nn.Module:
-    """A small model of one of Hugging Face's kinds, its base class, with Xavier-like matrices."""
+def of_transformers(kind: str, depth: int, own: bool = False, mapping: str = "MODEL_MAPPING_NAMES") -> nn.Module:
+    """A small model of one of Hugging Face's kinds, its base class, with Xavier-like matrices or its `own` initialisation."""
     import transformers
-    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+    from transformers.models.auto import modeling_auto
 
-    name = MODEL_MAPPING_NAMES[kind]
+    name = getattr(modeling_auto, mapping)[kind]
     classes = [getattr(transformers, n) for n in ([name] if isinstance(name, str) else name)]
     base = transformers.CONFIG_MAPPING[kind]()
     config = type(base)(**shrunk(base.to_dict(), depth))
@@ -99,7 +99,8 @@ def of_transformers(kind: str, depth: int) -> nn.Module:
     if count > MOST_PARAMETERS:
         raise Excluded(f"has {count / 1e6:.0f} million parameters by the general rules for small sizes")
     torch.manual_seed(0)
-    return weigh_(classes[0](config))
+    model = classes[0](config)
+    return model if own else weigh_(model)
 
 
 class Excluded(Exception):  # noqa: N818
@@ -121,10 +122,12 @@ def weigh_(model: nn.Module) -> nn.Module:
 
 
 def ids(rows: int = 2, length: int = 8) -> Tensor:
+    """Tokens that every vocabulary has."""
     return torch.randint(5, VOCAB - 5, (rows, length), generator=torch.Generator().manual_seed(1))
 
 
 def noise(*shape: int) -> Tensor:
+    """Numbers of variance 1, the same each time."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(1))
 
 

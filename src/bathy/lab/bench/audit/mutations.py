@@ -1,57 +1,21 @@
-"""Whether audits are right: every scheme with one mistake made on purpose, and models with their own initialisation.
-
-A mistake counts as found where a deviation of the expected name is reported. Of the installed transformers, every class for
-causal and masked language modelling that builds small is audited as it comes; what is left out is listed with the reason.
-"""
+"""Mistakes that are made on purpose, in a model of any scheme."""
 
 from __future__ import annotations
 
-import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
 import bathy
-from bathy import console
 from bathy.clinic.audit import audit
 from bathy.core.residual import Residual, Scale, residuals
 from bathy.core.schemes import SCHEMES
-from bathy.errors import BathyError
-from bathy.lab.bench.zoo import small_models
 from bathy.sites.graph import is_norm
 
 Mutation = Callable[[list[Residual], nn.Module], bool]
 """Changes a model; whether it has the part that is changed."""
 DEPTHS = {"encoder-decoder": (6, 5), "encoder-only": (8, 0), "decoder-only": (0, 8)}
-
-
-def run(data: Path | None, quick: bool) -> dict[str, Any]:
-    """Print what was found of each mistake, and the alarms on models that have none."""
-    shapes = list(DEPTHS.values())[:1] if quick else list(DEPTHS.values())
-    cases = [(scheme, name, depths) for scheme in SCHEMES for name in MUTATIONS for depths in shapes]
-    found: Counter[str] = Counter()
-    made: Counter[str] = Counter()
-    missed = []
-    for scheme, name, depths in console.track(cases[:40] if quick else cases, "auditing mistakes"):
-        result = mistaken(scheme, name, depths)
-        if result is None:
-            continue
-        made[name] += 1
-        found[name] += bool(result & MUTATIONS[name][1])
-        if not result & MUTATIONS[name][1]:
-            missed.append((scheme, name, str(depths), ", ".join(sorted(result)) or "nothing"))
-    rows = [(name, made[name], found[name]) for name in MUTATIONS if made[name]]
-    console.out.print(console.table("mistakes made on purpose", ["mistake", "made", "found and named"], rows))
-    for line in missed:
-        console.out.print("missed:", *line)
-    share = sum(found.values()) / max(1, sum(made.values()))
-    alarms = false_alarms(quick)
-    console.out.print(f"{share:.1%} of {sum(made.values())} mistakes found and named; alarms: {alarms['alarms']}")
-    return {"made": dict(made), "found": dict(found), "share": share, "missed": missed, **alarms}
 
 
 def build(scheme: str, depths: tuple[int, int], seed: int = 0) -> tuple[bathy.Transformer, tuple[torch.Tensor, ...]]:
@@ -232,30 +196,3 @@ MUTATIONS: dict[str, tuple[Mutation, set[str]]] = {
     "layers cloned": (layers_cloned, {"cloned_layers"}),
 }
 """Mistake to what makes it, and the names under which it counts as found."""
-
-
-def false_alarms(quick: bool) -> dict[str, Any]:
-    """Audits of models without a mistake: our schemes, and every class of transformers that builds small."""
-    alarms, audited, left_out = [], 0, {}
-    for name, made in console.track(list(_sound(quick)), "auditing sound models"):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                model, batch = made()
-                result = audit(model, batch)
-        except (BathyError, Exception) as error:
-            left_out[name] = f"{type(error).__name__}: {str(error).splitlines()[0][:100] if str(error) else ''}"
-            continue
-        audited += 1
-        alarms += [(name, str(each)) for each in result.deviations]
-    for line in alarms:
-        console.out.print("alarm:", *line)
-    return {"audited": audited, "alarms": len({name for name, _ in alarms}), "alarm_list": alarms, "left_out": left_out}
-
-
-def _sound(quick: bool) -> Iterator[tuple[str, Callable[[], tuple[nn.Module, Any]]]]:
-    for scheme in SCHEMES:
-        for shape, depths in DEPTHS.items():
-            yield f"{scheme} {shape}", lambda scheme=scheme, depths=depths: build(scheme, depths, seed=1)  # type: ignore[misc]
-    if not quick:
-        yield from small_models()

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-not-found"
-"""torchvision and timm, which stand in a folder of their own: torchvision's wheel on the package index is built for CUDA."""
+"""torchvision and timm, which may stand in a folder of their own: torchvision's wheel on the index is built for CUDA."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-FOLDER = os.environ.get("BATHY_ZOO", str(Path(__file__).parents[2] / ".venv" / "zoo"))
+FOLDER = os.environ.get("BATHY_ZOO", ".venv/zoo")
 OPERATIONS = ["nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"]
 _library: list[torch.library.Library] = []
 

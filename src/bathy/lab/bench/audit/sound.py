@@ -1,0 +1,108 @@
+"""Audits of models without a mistake: our schemes, and every class of transformers and timm that builds small."""
+
+from __future__ import annotations
+
+import json
+import signal
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from bathy import console
+from bathy.clinic.audit import audit
+from bathy.core.schemes import SCHEMES
+from bathy.errors import BathyError
+from bathy.lab.bench import zoo
+from bathy.lab.bench.audit.mutations import DEPTHS, build
+from bathy.lab.bench.shrink import Excluded
+
+LAYERS = 6
+SECONDS = 30
+"""CPU time that one model may take."""
+Made = Callable[[], tuple[nn.Module, Any]]
+Row = dict[str, Any]
+
+
+def false_alarms(data: Path | None, quick: bool) -> dict[str, Any]:
+    """The alarms, how many models were audited, and why each of the others was left out."""
+    path = data / "sound.jsonl" if data else None
+    rows: dict[str, Row] = {row["name"]: row for row in _read(path)}
+    left = [(name, made) for name, made in _sound(quick) if name not in rows]
+    for name, made in console.track(left, "auditing sound models"):
+        rows[name] = audited(name, made)
+        if path:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(rows[name], ensure_ascii=False) + "\n")
+    alarms = [(row["name"], text) for row in rows.values() for text in row["alarms"]]
+    left_out = {row["name"]: row["left_out"] for row in rows.values() if row["left_out"]}
+    return {
+        "audited": len(rows) - len(left_out),
+        "alarms": len({name for name, _ in alarms}),
+        "alarm_list": alarms,
+        "left_out": left_out,
+        "schemes": {row["name"]: row["scheme"] for row in rows.values() if row["scheme"]},
+    }
+
+
+def audited(name: str, made: Made) -> Row:
+    """What the audit of one model says, or why it was left out."""
+    row: Row = {"name": name, "scheme": "", "alarms": [], "left_out": ""}
+    signal.signal(signal.SIGPROF, _late)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            found = audit(*made())
+        return row | {"scheme": found.scheme, "alarms": [f"{each.name}: {each}" for each in found.deviations]}
+    except TimeoutError:
+        return row | {"left_out": f"takes more than {SECONDS} s"}
+    except Excluded as error:
+        return row | {"left_out": str(error)}
+    except BathyError as error:
+        return row | {"left_out": f"refused: {error}"}
+    except Exception as error:  # a class of somebody else's may fail in any way; which and why is part of the result
+        first = str(error).splitlines()[0][:120] if str(error) else ""
+        return row | {"left_out": f"cannot be built or run: {type(error).__name__}: {first}"}
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _sound(quick: bool) -> Iterator[tuple[str, Made]]:
+    for scheme in SCHEMES:
+        for shape, depths in DEPTHS.items():
+            yield f"{scheme} {shape}", partial(build, scheme, depths, 1)
+    if not quick:
+        _quiet()
+        for library in (partial(zoo.transformers, own=True, heads=True), zoo.timm):
+            yield from _entries(library)
+
+
+def _entries(library: Callable[[], Iterator[zoo.Entry]]) -> Iterator[tuple[str, Made]]:
+    """The models of a library; none where it is not installed, which is said."""
+    try:
+        for name, of, build_one, _ in library():
+            yield f"{of} {name}", partial(build_one, LAYERS)
+    except ImportError as error:
+        console.warn(f"not audited: {error}")
+
+
+def _read(path: Path | None) -> list[Row]:
+    if path is None or not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def _quiet() -> None:
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(1)
+
+
+def _late(*_: Any) -> None:
+    raise TimeoutError
