@@ -1,3 +1,4 @@
+# mypy: disable-error-code="import-not-found"
 """Small models of every class of the installed transformers and timm, with what their forward takes."""
 
 from __future__ import annotations
