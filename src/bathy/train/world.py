@@ -115,6 +115,9 @@ def joined() -> Iterator[World]:
     try:
         yield World(rank, size, device)
     finally:
+        # gloo's threads drop the tensors of the last collective under the interpreter's lock, and closing the group waits for
+        # those threads while it holds that lock: without a moment for them to finish first, a rank can hang here for ever.
+        time.sleep(0.2)
         dist.destroy_process_group()
 
 
