@@ -2,12 +2,13 @@
 
 import math
 import re
+import statistics
 
 import pytest
 
 from bathy.errors import ConfigError
 from bathy.lab.claims import CLAIMS, Claim, judge
-from bathy.lab.claims.predicate import check, names
+from bathy.lab.claims.predicate import check, half_width, names
 
 ITEMS = {
     *(f"figure-{number}" for number in (1, 3, 4, 5, 7, 8, 9, 10, 11)),
@@ -41,7 +42,11 @@ def test_every_item_is_judged() -> None:
         ("max(a.x, -b.x) < min(1, log(b.x))", {"a.x": 0.5, "b.x": 2.0}, "yes"),
         ("a.x >= b.x", {"a.x": 1.0}, "missing"),
         ("a.x >= b.x", {"a.x": {"1": 1.0}, "b.x": {"2": 0.0}}, "missing"),
-        ("a.x >= b.x", {"a.x": {"1": 3.0, "2": 3.5}, "b.x": 1.0}, "yes"),
+        ("a.x >= b.x", {"a.x": {"1": 3.0, "2": 3.2}, "b.x": 1.0}, "yes"),
+        ("a.x >= b.x", {"a.x": {"1": 3.0, "2": 3.5}, "b.x": 1.0}, "spread"),
+        ("a.x >= b.x", {"a.x": {"1": 3.0, "2": 3.5, "3": 3.2}, "b.x": 1.0}, "yes"),
+        ("a.x > 0", {"a.x": {"1": 1.0, "2": 2.0, "3": 3.0}}, "spread"),
+        ("a.x > 0", {"a.x": {"1": 1.2, "2": 2.0, "3": 2.8}}, "yes"),
         ("a.x >= b.x", {"a.x": {"1": 3.0, "2": -3.5}, "b.x": 0.0}, "spread"),
         ("a.x >= b.x", {"a.x": {"1": 1.0, "2": math.inf}, "b.x": 0.0}, "yes"),
         ("a.x >= b.x", {"a.x": {"1": -1.0, "2": math.inf}, "b.x": 0.0}, "spread"),
@@ -49,7 +54,9 @@ def test_every_item_is_judged() -> None:
         ("a.x / b.x > 2", {"a.x": 1.0, "b.x": 0.0}, "yes"),
     ],
 )
-def test_a_predicate_holds_in_the_mean_unless_seeds_spread_more(predicate: str, numbers: dict[str, float], holds: str) -> None:
+def test_a_predicate_holds_in_the_mean_unless_its_interval_covers_the_threshold(
+    predicate: str, numbers: dict[str, float], holds: str
+) -> None:
     assert check(predicate, numbers).holds == holds
 
 
@@ -67,15 +74,29 @@ def test_all_predicates_must_hold_and_one_clear_failure_decides() -> None:
 
 
 def test_a_verdict_gives_the_figures_that_decide_it() -> None:
-    verdict = judge(claim("a.x > 1", "b.x > 1", seeds=3), {"a.x": {"1": 2.0, "2": 4.0}, "b.x": 0.25})
-    assert verdict.why == "b.x > 1 (0.25) (1 of 3 seeds)"
+    verdict = judge(claim("a.x > 1", "b.x > 1"), {"a.x": {"1": 2.0, "2": 4.0}, "b.x": 0.25})
+    assert verdict.why == "b.x > 1 (0.25)"
     assert verdict.row()["checks"][0]["numbers"] == {"a.x": {"1": 2.0, "2": 4.0}}
 
 
 def test_what_is_not_decidable_says_why() -> None:
     spread = judge(claim("a.x > 1"), {"a.x": {"1": 2.0, "2": 0.5}})
-    assert spread.answer == "not decidable" and "margin 0.25 within its spread 1.06" in spread.why
+    assert spread.answer == "not decidable" and "margin 0.25 ± 9.5" in spread.why
     assert judge(claim("a.x > b.x"), {"a.x": 1.0}).why == "a.x > b.x (not measured: b.x)"
+
+
+def test_one_seed_decides_no_claim_that_asks_for_several() -> None:
+    asked = claim("a.x > 1", seeds=3)
+    assert judge(asked, {"a.x": {"1": 5.0}}).answer == "not decidable"
+    assert judge(asked, {"a.x": {"1": 5.0}}).why == "a.x > 1 (5) (1 of 3 seeds)"
+    assert judge(asked, {"a.x": {"1": 5.0, "2": 5.1}}).answer == "reproduced"
+
+
+def test_half_width_is_students() -> None:
+    """Against the 97.5 % quantile that integrating the density gives for two degrees of freedom: 4.303."""
+    values = [1.0, 2.0, 4.0]
+    t = half_width(values) * math.sqrt(3) / statistics.stdev(values)
+    assert t == pytest.approx(0.95 * math.sqrt(2 / (1 - 0.95**2)), rel=1e-3)
 
 
 def test_seeds_are_the_fewest_behind_any_number() -> None:

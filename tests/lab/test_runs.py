@@ -7,7 +7,7 @@ import pytest
 
 from bathy.errors import DataError, Diverged
 from bathy.lab import runs
-from bathy.lab.runs import ended, perplexity, read_run, train_if_needed
+from bathy.lab.runs import chance_of_difference, ended, perplexity, read_run, train_if_needed
 from bathy.tasks import read_config
 from bathy.tasks.translation.config import Config
 from bathy.tasks.translation.corpora.toy import write_toy
@@ -84,7 +84,12 @@ def test_bleu_is_kept_with_its_signature(data: Path, tmp_path: Path, monkeypatch
     settings = config(data, tmp_path / "run")
     run = train_if_needed(settings)
     score = run.bleu(settings, "test")
-    assert 0 <= score["bleu"] <= score["bleu_lower"] <= 100 and "tok:none" in (run.folder / "bleu_test.json").read_text()
+    assert (
+        0 <= score["bleu"] <= score["bleu_lower"] <= 100
+        and 0 < score["chrf"] <= 100
+        and "tok:none" in (run.folder / "bleu_test.json").read_text()
+    )
+    assert chance_of_difference(run, run, settings, "test") == 1.0
     monkeypatch.setattr(runs, "translate_split", None)
     assert run.bleu(settings, "test") == score
 
@@ -92,4 +97,4 @@ def test_bleu_is_kept_with_its_signature(data: Path, tmp_path: Path, monkeypatch
 def test_a_model_of_lower_cased_text_has_no_cased_bleu(lower: Path, tmp_path: Path) -> None:
     settings = config(lower, tmp_path / "run")
     run = train_if_needed(settings)
-    assert set(run.bleu(settings, "test")) == {"bleu_lower"} and "case:lc" in run.signature("test")
+    assert set(run.bleu(settings, "test")) == {"bleu_lower", "chrf_lower"} and "case:lc" in run.signature("test")

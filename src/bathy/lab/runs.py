@@ -88,18 +88,20 @@ class Run:
         return load(self.folder)
 
     def bleu(self, config: Config, split: str) -> dict[str, float]:
-        """Tokenised BLEU of a split, cased and lower-cased, translated as [decode] says; bleu_SPLIT.json has the signatures.
+        """Tokenised BLEU and chrF of a split, cased and lower-cased, translated as [decode] says.
 
-        A model of lower-cased text has the latter only; 0 for a run that blew up before its first checkpoint.
+        bleu_SPLIT.json has their signatures. A model of lower-cased text has the latter only; a run that blew up before its
+        first checkpoint has 0.
         """
         path = self.folder / f"bleu_{split}.json"
         if not path.exists():
             if not checkpoints(self.folder):
-                return {"bleu": 0.0, "bleu_lower": 0.0}
+                return dict.fromkeys(("bleu", "bleu_lower", "chrf", "chrf_lower"), 0.0)
             write_json(path, translate_split(self.folder, config, split))
         rows = json.loads(path.read_text(encoding="utf-8"))
-        tokenised = [row for row in rows if row["metric"] == "tokenised"]
-        return {"bleu_lower" if "case:lc" in row["signature"] else "bleu": row["score"] for row in tokenised}
+        lower = {True: "_lower", False: ""}
+        names = {"tokenised": "bleu", "chrf": "chrf"}
+        return {names[row["metric"]] + lower[_lowered(row)]: row["score"] for row in rows if row["metric"] in names}
 
     def signature(self, split: str) -> str:
         """How that BLEU was computed."""
@@ -111,17 +113,38 @@ class Run:
         return [(step, load(place)) for step, place in checkpoints(self.folder)]
 
 
-def translate_split(folder: Path, config: Config, split: str) -> list[dict[str, Any]]:
-    """Scores of a split's translations: BLEU on Moses tokens, as in the paper, and sacreBLEU's, cased and lower-cased."""
+def _lowered(row: dict[str, Any]) -> bool:
+    return "case:lc" in row["signature"]
+
+
+def chance_of_difference(one: Run, other: Run, config: Config, split: str) -> float:
+    """p of the difference in tokenised BLEU between two runs of one text, by sacreBLEU's paired bootstrap; NaN without both."""
+    paths = [run.folder / f"{split}.hyp" for run in (one, other)]
+    if not all(path.exists() for path in paths):
+        return math.nan
+    text, _, target = _split_files(config, split)
+    systems = {str(place): read_texts(path) for place, path in enumerate(paths)}
+    options: dict[str, Any] = {"language": text["target"], "lowercase": text["lowercase"]}
+    return score(systems, [read_texts(target)], ("tokenised",), **options)[1].p or 0.0
+
+
+def _split_files(config: Config, split: str) -> tuple[dict[str, Any], Path, Path]:
+    """How a run's text was prepared, and the source and target of one of its splits."""
     text = read_manifest(config.data.folders[0])["settings"]["prepare"]
     source, target = splits(Path(text["raw"]), text["source"], text["target"])[split]
+    return text, source, target
+
+
+def translate_split(folder: Path, config: Config, split: str) -> list[dict[str, Any]]:
+    """Scores of a split's translations: BLEU on Moses tokens, as in the paper, sacreBLEU's and chrF, cased and lower-cased."""
+    text, source, target = _split_files(config, split)
     found = Translator.load([folder], config.decode).translate(read_texts(source))
     lines = [translation.texts[0] for translation in found]
     write_text(folder / f"{split}.hyp", "".join(f"{line}\n" for line in lines))
     scores: list[dict[str, Any]] = []
     for lower in (True,) if text["lowercase"] else (False, True):
         options: dict[str, Any] = {"language": text["target"], "lowercase": lower, "samples": 0}
-        scores += as_rows(score({split: lines}, [read_texts(target)], ("tokenised", "bleu"), **options))
+        scores += as_rows(score({split: lines}, [read_texts(target)], ("tokenised", "bleu", "chrf"), **options))
     return scores
 
 

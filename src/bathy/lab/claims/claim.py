@@ -49,7 +49,7 @@ class Verdict:
     def why(self) -> str:
         """The figures that decide: of what fails or is open, else of everything."""
         deciding = {"reproduced": ("yes",), "not reproduced": ("no",), "not decidable": ("missing", "spread")}[self.answer]
-        parts = [check.why for check in self.checks if check.holds in deciding]
+        parts = [check.why for check in self.checks if check.holds in deciding] or [check.why for check in self.checks]
         short = f" ({self.seeds} of {self.claim.seeds} seeds)" if 0 < self.seeds < self.claim.seeds else ""
         return "; ".join(parts) + short
 
@@ -62,11 +62,15 @@ class Verdict:
 
 
 def judge(claim: Claim, numbers: Numbers) -> Verdict:
-    """Reproduced if every predicate holds, not if one decidedly fails; else not decidable: data missing, or seeds spread."""
+    """Reproduced if every predicate holds, not if one decidedly fails.
+
+    Not decidable where a number is missing, where the interval of a margin over seeds covers 0, or where a claim that asks for
+    several seeds has one, which has no interval.
+    """
     checks = tuple(predicate.check(text, numbers) for text in claim.predicates)
-    answers = {check.holds for check in checks}
+    answers, seeds = {check.holds for check in checks}, _seeds(checks, numbers)
     answer: Answer = "reproduced" if answers == {"yes"} else "not reproduced" if "no" in answers else "not decidable"
-    return Verdict(claim, answer, checks, _seeds(checks, numbers))
+    return Verdict(claim, "not decidable" if seeds == 1 < claim.seeds else answer, checks, seeds)
 
 
 def _seeds(checks: tuple[Checked, ...], numbers: Numbers) -> int:

@@ -28,6 +28,8 @@ ARITHMETIC: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Div: lambda a, b: a / b if b else math.copysign(math.inf, a) if a else math.nan,
 }
 FUNCTIONS: dict[str, Callable[..., float]] = {"abs": abs, "min": min, "max": max, "log": math.log}
+T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+"""Student's t for a two-sided 95 % interval, by degrees of freedom from 1 on; beyond, 1.96."""
 RISING: dict[type[ast.cmpop], bool] = {ast.Gt: True, ast.GtE: True, ast.Lt: False, ast.LtE: False}
 
 
@@ -49,13 +51,13 @@ class Checked:
         if self.missing:
             return f"{self.predicate} (not measured: {', '.join(self.missing)})"
         shown = ", ".join(map(_figure, self.values.values()))
-        if self.holds == "spread":
-            shown += f"; margin {statistics.fmean(self.margins):.3g} within its spread {_spread(self.margins):.3g} over seeds"
+        if len(self.margins) > 1 and all(map(math.isfinite, self.margins)):
+            shown += f"; margin {statistics.fmean(self.margins):.3g} ± {half_width(self.margins):.2g}"
         return f"{self.predicate} ({shown})"
 
 
 def check(predicate: str, numbers: Numbers) -> Checked:
-    """Whether the predicate holds: in the mean over seeds, unless the seeds spread more than that mean is away from 0."""
+    """Whether the predicate holds in the mean over seeds; `spread` if the 95 % interval of its margin covers 0."""
     compare = parse(predicate)
     known = names(predicate)
     missing = [name for name in known if name not in numbers or numbers[name] == {}]
@@ -122,13 +124,17 @@ def _decide(margins: Sequence[float], strict: bool) -> Holds:
         signs = {margin > 0 for margin in margins}
         return "spread" if len(signs) > 1 else "yes" if signs == {True} else "no"
     mean = statistics.fmean(margins)
-    if _spread(margins) > abs(mean):
+    if half_width(margins) > abs(mean):
         return "spread"
     return "yes" if mean > 0 or (mean == 0 and not strict) else "no"
 
 
-def _spread(margins: Sequence[float]) -> float:
-    return statistics.stdev(margins) if len(margins) > 1 else 0.0
+def half_width(values: Sequence[float]) -> float:
+    """Of the 95 % interval of the values' mean, by Student's t; 0 for one value, which has no interval."""
+    if len(values) < 2:
+        return 0.0
+    t = T_95[len(values) - 2] if len(values) - 2 < len(T_95) else 1.96
+    return t * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def _common(values: Mapping[str, float | dict[str, float]]) -> list[str]:

@@ -94,3 +94,9 @@ def shown(numbers: Mapping[str, Value], name: str, digits: int = 3) -> str:
     spread = f" ± {statistics.stdev(values):.{max(1, digits - 2)}g}" if len(set(values)) > 1 else ""
     mean = statistics.fmean(values)
     return (f"{mean:,.0f}" if abs(mean) >= 10**digits else f"{mean:.{digits}g}") + spread
+
+
+def each_seed(numbers: Mapping[str, Value], name: str) -> str:
+    """A number of each seed for a table, in the order of the seeds; nothing where it was not measured."""
+    value = numbers.get(name, {})
+    return ", ".join(f"{one:.2g}" for one in value.values()) if isinstance(value, dict) else f"{value:.2g}"

@@ -21,7 +21,7 @@ from bathy.lab.reproduce.item import Measured
 from bathy.lab.reproduce.recipes import recipe
 from bathy.lab.reproduce.scale import Scale
 from bathy.lab.reproduce.spec import Spec
-from bathy.lab.runs import Run, ended, read_run, train_if_needed
+from bathy.lab.runs import Run, chance_of_difference, ended, read_run, train_if_needed
 from bathy.settings import change
 from bathy.tasks.translation.batches import Batches
 from bathy.tasks.translation.config import Config
@@ -131,6 +131,15 @@ class Lab:
         config = self.config(spec, seed)
         return self._build({**config.model.model_dump()}, seed)
 
+    def parameters(self, spec: Spec) -> int:
+        """Parameters of a run's model, counted from its config; ω is left out, because it folds away."""
+        config = self.config(spec, self.seed_list[0])
+        with torch.device("meta"):
+            model = Transformer(
+                TransformerConfig(vocab=read_manifest(config.data.folders[0])["vocab"], **config.model.model_dump())
+            )
+        return sum(p.numel() for name, p in model.named_parameters() if not name.endswith("skip.omega"))
+
     def run(self, spec: Spec, seed: int) -> Run:
         """A run with its weights, trained to its end."""
         return self.finish(self.config(spec, seed))
@@ -168,6 +177,17 @@ class Lab:
                     label: dict[str, Any] = {"model": spec.name, "step": step, "seed": seed}
                     found.readings += [Reading("loss", loss, **label), Reading("ppl", math.exp(min(loss, 50.0)), **label)]
         return found
+
+    def bleu_differs(self, one: Spec, other: Spec) -> dict[str, float]:
+        """p of the difference between two runs' BLEU, by paired bootstrap, for each seed whose translations are kept."""
+        test = self.scale.test
+        found = {
+            str(seed): chance_of_difference(
+                self.outcome(one, seed, test), self.outcome(other, seed, test), self.config(one, seed), test
+            )
+            for seed in self.seed_list
+        }
+        return {seed: p for seed, p in found.items() if not math.isnan(p)}
 
     def batch(self, tokens: int | None = None, seed: int = 1111) -> tuple[Tensor, Tensor]:
         """The first training batch of a run, (source, target_in), or one with another budget."""

@@ -13,8 +13,8 @@ from bathy.lab.reproduce.folder import page, read_numbers
 
 SMALL = ("numbers.json", "verdicts.json", "figure.svg")
 """What is copied besides the configs; readings stay behind."""
-RUNS = ("outcome.json", "bleu_*.json")
-"""What is copied of a run, so that it need not be trained again where only that is asked for."""
+RUNS = ("outcome.json", "bleu_*.json", "*.hyp")
+"""What is copied of a run, so that it need not be trained again where only that is asked for, nor translate again."""
 LARGEST = 800_000
 """Bytes of a file that is copied at most: a figure with thousands of marks stays behind."""
 BLOCK = re.compile(r"(<!-- result: (\S+) -->\n).*?(<!-- end of result -->)", re.S)

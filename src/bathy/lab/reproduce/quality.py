@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bathy.lab.reproduce.item import Item, Measured, Needs, Table, Value, shown
+from bathy.lab.reproduce.item import Item, Measured, Needs, Table, Value, each_seed, shown
 from bathy.lab.reproduce.lab import Lab
 from bathy.lab.reproduce.spec import THREE, Spec, stack
 
@@ -34,12 +34,17 @@ COMPARATORS = [
 ]
 """Table 4: published models on WMT'14 En-Fr, with parameters, W^(1), depth and BLEU."""
 PUBLISHED_4 = {"post_ln": "failed", "pre_ln": "43.10", "admin": "43.80"}
+DEPTHS = (6, 12, 18)
 DEEP = [Spec(f"{scheme}_60_12", scheme, (60, 12), (), "enfr") for scheme in THREE]
 
 
 def table_2(lab: Lab) -> Measured:
-    """Three schemes at three depths, translated and scored."""
-    return lab.train_all([spec for layers in (6, 12, 18) for spec in stack(THREE, layers)], bleu=True)
+    """Three schemes at three depths, translated and scored; Admin and Pre-LN compared by paired bootstrap."""
+    found = lab.train_all([spec for layers in DEPTHS for spec in stack(THREE, layers)], bleu=True)
+    for layers in DEPTHS:
+        pre_ln, admin = stack(("pre_ln", "admin"), layers)
+        found.numbers |= {f"admin_{layers}.p": lab.bleu_differs(admin, pre_ln)}
+    return found
 
 
 def table_3(lab: Lab) -> Measured:
@@ -49,28 +54,34 @@ def table_3(lab: Lab) -> Measured:
 
 def table_4(lab: Lab) -> Measured:
     """60L-12L models, with their sizes."""
-    return lab.train_all(DEEP, bleu=True)
+    found = lab.train_all(DEEP, bleu=True)
+    found.numbers |= {f"{spec.name}.parameters": float(lab.parameters(spec)) for spec in DEEP}
+    return found
 
 
 def tabulated_2(numbers: Mapping[str, Value]) -> Table:
-    """A row a scheme, ours and the paper's by depth."""
-    columns = [""] + [f"{layers}L: {what}" for layers in (6, 12, 18) for what in ("BLEU", "ppl", "paper (WMT'14 En-De)")]
-    rows = []
-    for scheme, published in PUBLISHED_2.items():
-        cells = [f"`{scheme}`"]
-        for layers in (6, 12, 18):
-            cells += [shown(numbers, f"{scheme}_{layers}.{what}", 4) for what in ("bleu", "ppl")] + [published[layers]]
-        rows.append(cells)
-    return Table(columns, rows)
+    """A row per depth and scheme; p: of Admin's BLEU against Pre-LN's with the same seed, by paired bootstrap."""
+    rows = [
+        [
+            f"{layers}L",
+            f"`{scheme}`",
+            *(shown(numbers, f"{scheme}_{layers}.{what}", 4) for what in ("bleu", "chrf", "ppl")),
+            each_seed(numbers, f"{scheme}_{layers}.p"),
+            published[layers],
+        ]
+        for layers in DEPTHS
+        for scheme, published in PUBLISHED_2.items()
+    ]
+    return Table(["depth", "scheme", "BLEU", "chrF", "ppl", "p against Pre-LN, each seed", "paper: BLEU (WMT'14 En-De)"], rows)
 
 
 def tabulated_3(numbers: Mapping[str, Value]) -> Table:
-    """A row a scheme."""
+    """A row per scheme."""
     rows = [
-        [f"`{scheme}`", shown(numbers, f"{scheme}_6.bleu", 4), shown(numbers, f"{scheme}_6.ppl", 4), said]
+        [f"`{scheme}`", *(shown(numbers, f"{scheme}_6.{what}", 4) for what in ("bleu", "chrf", "ppl")), said]
         for scheme, said in PUBLISHED_3.items()
     ]
-    return Table(["6L-6L", "BLEU", "ppl", "paper (IWSLT'14 De-En)"], rows)
+    return Table(["6L-6L", "BLEU", "chrF", "ppl", "paper: BLEU (IWSLT'14 De-En)"], rows)
 
 
 def tabulated_4(numbers: Mapping[str, Value]) -> Table:
