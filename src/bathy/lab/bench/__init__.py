@@ -24,6 +24,8 @@ BENCHES: dict[str, str] = {
     "depth": "bathy.lab.bench.depth",
     "train": "bathy.lab.bench.train",
     "lm": "bathy.lab.bench.lm",
+    "lm-parts": "bathy.lab.bench.language.parts",
+    "lm-deep": "bathy.lab.bench.language.deep",
 }
 """Name to the module that measures it; `bathy bench --list` shows the first line of its docstring."""
 

@@ -77,6 +77,16 @@ def random_loss(model: Transformer, text: Encoded, batches: int, rows: int = 12,
     return nll / (batches * rows * window)
 
 
+@torch.inference_mode()
+def ids_loss(model: Transformer, text: Encoded) -> float:
+    """The mean loss of a causal model over a stream of ids, in windows of its context."""
+    window = min(model.config.context or model.config.max_length, model.config.longest)
+    batches = in_order(text, (max(1, TOKENS // window), window))
+    return sum(
+        float(model.cross_entropy(features(model, batch).flatten(0, 1), batch.targets.flatten())[1]) for batch in batches
+    ) / len(text)
+
+
 def score_run(folder: Path, texts: Iterable[str], average: int = 1, which: str = "last") -> Score:
     """The score of a run's, checkpoint's or model folder's model; documents see each other only if they did in training."""
     model = load(folder, average, which)
