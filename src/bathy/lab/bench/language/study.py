@@ -38,7 +38,8 @@ BASE: Settings = {
     "optim.weight_decay": 0.1, "optim.clip": 1.0,
     "train.tokens": 768, "train.steps": 500, "train.valid_every": 0, "train.save_every": 0, "train.keep_last": 1,
 }  # fmt: skip
-"""configs/lm_tinyshakespeare_cpu.toml (nanoGPT's CPU line) with a quarter of its updates and half its warm-up, validated at the end only."""
+"""configs/lm_tinyshakespeare_cpu.toml (nanoGPT's CPU line) with a quarter of its updates and half its warm-up, validated at
+the end only."""
 FLOOR = 0.1
 """Share of the learning rate at which a schedule ends."""
 
