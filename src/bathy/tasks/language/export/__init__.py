@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,8 @@ from bathy.files import replacing_folder, write_text
 from bathy.tasks import read_config
 from bathy.tasks.language.codec import Codec
 from bathy.tasks.language.data import open_stream
-from bathy.tasks.language.export.bert import build_bert, check_bert
+from bathy.tasks.language.export.classes import CLASSES
 from bathy.tasks.language.export.compare import Comparison, compare
-from bathy.tasks.language.export.gpt2 import build_gpt2, check_gpt2
-from bathy.tasks.language.export.llama import build_llama, build_qwen3, check_llama, check_qwen3
-from bathy.tasks.language.export.opt import build_opt, check_opt
 from bathy.tasks.models import fold_if_possible, home, load, save_model
 from bathy.tasks.sums import write_sums
 
@@ -50,25 +46,7 @@ print(tokenizer.decode(model(**text).logits.argmax(-1)[0]))
 """
 
 
-@dataclass(frozen=True)
-class Target:
-    """A Hugging Face class."""
-
-    check: Callable[[TransformerConfig], None]
-    """Refuses what the class cannot hold, by name."""
-    build: Callable[[Transformer, int], Any]
-    """The class with the model's weights; the number is the end-of-document token."""
-    auto: str = "AutoModelForCausalLM"
-
-
-TARGETS = {
-    "llama": Target(check_llama, build_llama),
-    "qwen3": Target(check_qwen3, build_qwen3),
-    "gpt2": Target(check_gpt2, build_gpt2),
-    "opt": Target(check_opt, build_opt),
-    "bert": Target(check_bert, build_bert, "AutoModelForMaskedLM"),
-}
-NAMES = ["bathy", "huggingface", *TARGETS]
+NAMES = ["bathy", "huggingface", *CLASSES]
 """What --to takes: huggingface is whichever of the classes fits."""
 
 
@@ -82,7 +60,7 @@ def export(source: Path, to: str, out: Path, average: int = 1, which: str = "las
     model = fold_if_possible(load(source, average, which))
     to = fitting(model.config) if to == "huggingface" else to
     if to != "bathy":
-        TARGETS[to].check(model.config)
+        CLASSES[to].check(model.config)
     rows = sample(source, model.config)
     with replacing_folder(out) as folder:
         codec.save(folder)
@@ -93,15 +71,11 @@ def export(source: Path, to: str, out: Path, average: int = 1, which: str = "las
 
 def fitting(config: TransformerConfig) -> str:
     """The first class that holds the model; if none does, why each does not."""
-    reasons = []
-    for name, target in TARGETS.items():
-        try:
-            target.check(config)
-        except ModelError as error:
-            reasons.append(str(error).partition(";")[0].removeprefix("--to "))
-            continue
-        return name
-    raise ModelError(f"no Hugging Face class holds this model: {'; '.join(reasons)}")
+    misfits = {name: peer.misfits(config) for name, peer in CLASSES.items()}
+    if found := next((name for name, reasons in misfits.items() if not reasons), None):
+        return found
+    reasons = [f"{name} cannot hold {', '.join(reasons)}" for name, reasons in misfits.items()]
+    raise ModelError(f"no Hugging Face class holds this model: {'; '.join(reasons)}; export --to bathy holds every model")
 
 
 def _write(model: Transformer, codec: Codec, to: str, folder: Path) -> Any:
@@ -115,14 +89,14 @@ def _write(model: Transformer, codec: Codec, to: str, folder: Path) -> Any:
     transformers: Any = require("transformers", "export")
     end, mask = (codec.tokenizer.id_to_token(i) for i in (codec.end, codec.mask))
     with quiet(transformers):
-        TARGETS[to].build(model, codec.end).save_pretrained(folder)
+        CLASSES[to].build(model, codec.end).save_pretrained(folder)
         specials = {"bos_token": end, "eos_token": end, "mask_token": mask}
         longest = model.config.longest
         fast = transformers.PreTrainedTokenizerFast(tokenizer_object=codec.tokenizer, model_max_length=longest, **specials)
         fast.save_pretrained(folder)
         code = (MASKED if to == "bert" else CAUSAL).format(end=end, mask=mask)
         write_text(folder / "README.md", GUIDE.format(title="Hugging Face Transformers", kind="python", code=code))
-        return getattr(transformers, TARGETS[to].auto).from_pretrained(folder, local_files_only=True).eval()
+        return getattr(transformers, CLASSES[to].auto).from_pretrained(folder, local_files_only=True).eval()
 
 
 def sample(source: Path, config: TransformerConfig) -> Tensor:
