@@ -13,6 +13,7 @@ from bathy import SCHEMES, TransformerConfig
 from bathy.cli import app
 from bathy.lab.bench import BENCHES, data, interleaved, load, purpose, ratio
 from bathy.lab.bench.copying import Trial
+from bathy.lab.bench.language.study import BASE, Study, Trained, at_best, summary
 
 
 def small_trial(encoder: str, decoder: str, layers: tuple[int, int], **settings: Any) -> Trial:
@@ -23,6 +24,12 @@ def small_trial(encoder: str, decoder: str, layers: tuple[int, int], **settings:
 def small_bert() -> dict[str, int]:
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_hidden_layers": 2}
     return {**sizes, "vocab_size": 1000}
+
+
+def small_study() -> Study:
+    """Two shapes of width 16 at two rates."""
+    small = {"model.decoder_layers": 1, "model.width": 16, "model.ffn": 16, "train.tokens": 128}
+    return Study("small", {"one layer": {}, "two layers": {"model.decoder_layers": 2}}, (1e-3, 2e-3), {**BASE, **small})
 
 
 SMALL: dict[str, Any] = {"encoder_layers": 2, "decoder_layers": 2, "width": 16, "ffn": 16, "heads": 2}
@@ -41,6 +48,8 @@ MINIATURES: dict[str, dict[str, Any]] = {
         "DEPTHS": (1, 2),
         "VOCAB": 300,
     },
+    "lm-parts": {"PARTS": small_study()},
+    "lm-deep": {"DEEP": small_study()},
 }
 """What makes a benchmark small, besides --quick: its module's own constants."""
 
@@ -65,6 +74,23 @@ def test_every_benchmark_runs_and_writes_its_numbers(name: str, tmp_path: Path, 
     written = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
     assert written["benchmark"] == name and written["result"] and finite(written["result"])
     assert written["versions"]["torch"] and written["command"]
+
+
+def test_a_rate_is_chosen_on_the_first_half_and_the_second_is_reported() -> None:
+    study = small_study()
+    one, two = study.variants
+    found = [
+        Trained(one, 1e-3, 1, 2.0, 2.5, True, "", 10),
+        Trained(two, 1e-3, 1, 1.8, 2.0, False, "stopped", 20),
+        Trained(one, 2e-3, 1, 2.1, 1.0, True, "", 10),  # better on the half that chooses nothing
+        Trained(two, 2e-3, 1, 1.9, 2.2, True, "", 20),
+        Trained(one, 1e-3, 2, 2.2, 2.7, True, "", 10),
+        Trained(two, 2e-3, 2, 2.0, 2.0, True, "", 20),
+    ]
+    assert {seed: run.rate for seed, run in at_best(found, one).items()} == {1: 1e-3, 2: 1e-3}
+    row = summary(found, two, study)
+    assert (row["rate"], row["seeds"], row["trains"], row["parameters"]) == (2e-3, 2, 2, 20)
+    assert row["loss"] == pytest.approx(2.1) and row["gain"] == pytest.approx((0.3 + 0.7) / 2)
 
 
 def test_actions_take_turns_after_one_uncounted_round() -> None:

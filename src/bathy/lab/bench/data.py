@@ -1,10 +1,13 @@
-"""Data folders for benchmarks: the given corpus, or the toy corpus, prepared once and kept in the cache."""
+"""Data folders for benchmarks: the given corpus, the toy corpus, or random tokens, made once and kept in the cache."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from bathy import console
+from bathy.files import replacing
 from bathy.tasks.translation.config import Config
 from bathy.tasks.translation.corpora.toy import write_toy
 from bathy.tasks.translation.prepare import prepare
@@ -24,4 +27,15 @@ def prepare_data(data: Path | None, vocab: int) -> Path:
             write_toy(data, size=PAIRS, seed=1)
     folder = CACHE / f"{data.name}-{vocab}"
     prepare(Config(data=DataConfig(path=str(folder), vocab=vocab), prepare=PrepareConfig(raw=str(data))))
+    return folder
+
+
+def random_stream(vocab: int) -> Path:
+    """A folder of random token ids that language modelling reads: where the text does not matter."""
+    folder = CACHE / f"random-{vocab}"
+    for name, size in {"train.bin": 50_000, "val.bin": 2_000}.items():
+        if not (folder / name).exists():
+            ids = np.random.default_rng(size).integers(0, vocab, size).astype(np.uint16)
+            with replacing(folder / name) as temporary:
+                ids.tofile(temporary)
     return folder

@@ -12,15 +12,13 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from bathy import console
 from bathy.errors import require
-from bathy.files import replacing
 from bathy.kernels.memory import hold_memory
 from bathy.lab.bench import interleaved, ratio
-from bathy.lab.bench.data import CACHE
+from bathy.lab.bench.data import CACHE, random_stream
 from bathy.tasks import make_task, read_config
 from bathy.tasks.huggingface import quiet
 from bathy.train.flops import gemm_peak
@@ -85,7 +83,7 @@ def _ours(precision: str, shape: Shape) -> tuple[Callable[[], object], float]:
     """An update by the engine, and its operations."""
     layers, width, heads, context, rows, vocab = shape
     settings = {
-        "task.kind": "language", "task.sample": 0, "data.path": json.dumps(str(_stream(vocab))), "data.vocab": vocab,
+        "task.kind": "language", "task.sample": 0, "data.path": json.dumps(str(random_stream(vocab))), "data.vocab": vocab,
         "model.decoder_layers": layers, "model.decoder_scheme": "pre_ln", "model.width": width, "model.ffn": 4 * width,
         "model.heads": heads, "model.context": context, "model.max_length": context, "model.positions": "learned",
         "model.feed_forward": "gelu", "model.embedding_scale": "one", "model.init": "normal", "optim.name": "adamw",
@@ -124,14 +122,3 @@ def _theirs(precision: str, shape: Shape) -> Callable[[], object]:
         optimizer.zero_grad(set_to_none=True)
 
     return step
-
-
-def _stream(vocab: int) -> Path:
-    """A folder of random token ids that the engine reads."""
-    folder = CACHE / f"random-{vocab}"
-    for number, name in enumerate(("train.bin", "val.bin")):
-        if not (folder / name).exists():
-            ids = np.random.default_rng(number).integers(0, vocab, 50_000).astype(np.uint16)
-            with replacing(folder / name) as temporary:
-                ids.tofile(temporary)
-    return folder

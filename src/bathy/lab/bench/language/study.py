@@ -20,6 +20,7 @@ import torch
 
 from bathy import console
 from bathy.kernels.memory import hold_memory
+from bathy.lab.bench.data import random_stream
 from bathy.lab.ladder.results import TRAINS
 from bathy.lab.runs import Run, train_if_needed
 from bathy.tasks import read_config
@@ -80,10 +81,9 @@ def run_study(study: Study, data: Path | None, quick: bool) -> dict[str, Any]:
     """Train what is missing, print a table as runs end, and return every number."""
     torch.set_num_threads(1)
     hold_memory()
-    changes: Settings = {"data.path": str(data)} if data else {}
-    if quick:
-        changes = {**changes, "train.steps": 3, "optim.warmup": 1}
-    own = Study(study.name, study.variants, study.rates, {**study.base, **changes})
+    short: Settings = {"data.path": str(random_stream(68)), "train.steps": 3, "optim.warmup": 1} if quick else {}
+    chosen: Settings = {"data.path": str(data)} if data else {}
+    own = Study(study.name, study.variants, study.rates, {**study.base, **short, **chosen})
     found: list[Trained] = []
     with suppress(KeyboardInterrupt):  # what has ended by then is the result
         for run in runs(own, SEEDS[:2] if quick else SEEDS):
