@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from bathy.cli import app
 from bathy.errors import ConfigError, ModelError
 from bathy.tasks.language.codec import Codec
-from bathy.tasks.language.export import CLASSES, export, fitting
+from bathy.tasks.language.export import export, fitting
+from bathy.tasks.language.export.classes import CLASSES
 from bathy.tasks.language.export.compare import compare
 from bathy.tasks.language.sample import Sampler
 from bathy.tasks.language.sampling import Sampling

@@ -58,9 +58,9 @@ class Peer:
         stack = self.stack
         if config.stacks != [stack]:
             return [f"a stack of {' and '.join(config.stacks)} layers (it has {stack} layers only)"]
-        found = {f"{stack}_scheme": config.scheme_name(stack)}
-        if config.scheme(stack).build is SCHEMES[self.scheme].build:
-            found = {}
+        found: dict[str, object] = {}
+        if config.scheme(stack).build is not SCHEMES[self.scheme].build:
+            found[f"{stack}_scheme"] = config.scheme_name(stack)
         found |= {name: getattr(config, name) for name, values in self.needs.items() if getattr(config, name) not in values}
         if not self.grouped and config.kv_heads not in (0, config.heads):
             found["kv_heads"] = config.kv_heads
