@@ -16,8 +16,8 @@ from bathy.core.residual import Residual
 
 SOURCE = Path(bathy.__file__).parent
 RANKS = [
-    ["errors"], ["files", "console", "settings"], ["kernels"], ["core"], ["sites"], ["admin"], ["clinic"], ["train"], ["tasks"],
-    ["lab"], ["cli"], ["__main__"],
+    ["errors"], ["files", "console", "settings"], ["pages"], ["kernels"], ["core"], ["sites"], ["admin"], ["clinic"], ["train"],
+    ["tasks"], ["lab"], ["cli"], ["__main__"],
 ]  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
 

@@ -37,7 +37,13 @@ def predict(
     asked = {"look": look, "remedies": [name for name in remedies.split(",") if name]}
     given = {"lr": lr, "warmup": warmup}
     rates = {name: value for name, value in given.items() if value is not None}
-    found = _of_model(model, optimizer, asked | rates) if model else _of_config(config, set_ or [], asked, rates)
+    if model:
+        found = _of_model(model, optimizer, asked | rates)
+    else:
+        from bathy.tasks import read_config
+        from bathy.tasks.foresight import predict_config
+
+        found = predict_config(read_config(config, set_ or []), **asked | rates)
     if out:
         found.save(out)
     console.out.print(str(found), markup=False, highlight=False, soft_wrap=True)
@@ -49,29 +55,3 @@ def _of_model(name: str, optimizer: str, asked: dict[str, Any]) -> Forecast:
 
     model, batch, loss = import_model(name)
     return forecast(model, batch, loss, optimizer=optimizer, **asked)
-
-
-def _of_config(path: Path | None, changes: list[str], asked: dict[str, Any], rates: dict[str, Any]) -> Forecast:
-    """The forecast of a config's model, on its task's batches, with its optimiser."""
-    import torch
-
-    from bathy.admin.profile import needs_profile
-    from bathy.admin.remedies import stabilise_
-    from bathy.clinic.predict import predict as forecast
-    from bathy.tasks import make_task, read_config
-    from bathy.train.optim import make_optimizer
-
-    config = read_config(path, changes)
-    task = make_task(config)
-    task.check()
-    stream = task.batches(0, 1)
-    items = [next(stream) for _ in range(8)]
-    torch.manual_seed(config.train.seed)
-    model = task.build()
-    if needs_profile(model):
-        stabilise_(model, task.inputs(items[0]))
-    rates = {"lr": config.optim.lr, "warmup": config.optim.warmup} | rates
-    return forecast(
-        model, task.inputs(items[0]), batches=items, objective=lambda m, b: task.loss(m, b)[0] / task.tokens(b),
-        inputs=task.inputs, optimizer=make_optimizer(model, config.optim), **asked, **rates,
-    )  # fmt: skip

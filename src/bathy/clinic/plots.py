@@ -15,18 +15,14 @@ from bathy.clinic.readings import Reading, groups, mean_over, select
 from bathy.clinic.rules import at_last, relative_updates
 from bathy.errors import ConfigError, require
 from bathy.files import replacing
+from bathy.pages import CATEGORIES
 
 if TYPE_CHECKING:
     import altair
 
-KINDS = {
-    "input": "#8a8f98",
-    "self_attention": "#3b7dd8",
-    "cross_attention": "#d1495b",
-    "ffn": "#2a9d6f",
-    "unknown": "#b08900",
-}
-ROLES = {"q": "#3b7dd8", "k": "#7aa7e6", "v": "#8a5cc2", "out": "#d1495b", "fc1": "#2a9d6f", "fc2": "#b08900"}
+BLUE, RED, GREEN, PINK, OCHRE, GREY, VIOLET, _ = CATEGORIES
+KINDS = {"input": GREY, "self_attention": BLUE, "cross_attention": RED, "ffn": GREEN, "unknown": OCHRE}
+ROLES = {"q": BLUE, "k": PINK, "v": VIOLET, "out": RED, "fc1": GREEN, "fc2": OCHRE}
 MOST_CELLS = 100
 """Sub-layers that a matrix of dependencies shows at most in each direction; of more, evenly spaced ones."""
 
@@ -54,7 +50,7 @@ def gradients(readings: Sequence[Reading]) -> altair.Chart | None:
             for row in own
             if largest > 0 and row.value > 0
         ]
-    return _figure(rows, "Gradient at each sub-layer", lambda alt: alt.Chart().mark_bar().encode(
+    return faceted(rows, "Gradient at each sub-layer", lambda alt: alt.Chart().mark_bar().encode(
         x=alt.X("i:O", title="sub-layer", axis=_ordinal(alt)),
         y=alt.Y("gradient:Q", scale=alt.Scale(type="log"), title="relative gradient norm"),
         y2=alt.datum(_floor(rows, "gradient")), color=_colour(alt, "kind", KINDS, rows),
@@ -86,7 +82,7 @@ def output_change(readings: Sequence[Reading]) -> altair.Chart | None:
         )
         return alt.layer(base.mark_line(opacity=0.6).encode(y="fit:Q"), points)  # fmt: skip
 
-    return _figure(rows, "Output change against depth", draw)
+    return faceted(rows, "Output change against depth", draw)
 
 
 def dependency(readings: Sequence[Reading]) -> altair.Chart | None:
@@ -99,7 +95,7 @@ def dependency(readings: Sequence[Reading]) -> altair.Chart | None:
             for row in own
             if row.index % stride == 0 and row.j % stride == 0 and math.isfinite(row.value)
         ]
-    return _figure(rows, "Layer dependency β", lambda alt: alt.Chart().mark_rect(aria=False).encode(
+    return faceted(rows, "Layer dependency β", lambda alt: alt.Chart().mark_rect(aria=False).encode(
         x=alt.X("j:O", title="branch j", axis=_ordinal(alt)), y=alt.Y("i:O", title="sub-layer i", axis=_ordinal(alt)),
         color=alt.Color("beta:Q", title="β", scale=alt.Scale(scheme="viridis", domain=[0, 1], clamp=True)),
         tooltip=["i:Q", "j:Q", "beta:Q"],
@@ -117,7 +113,7 @@ def updates(readings: Sequence[Reading]) -> altair.Chart | None:
                  "norm": row.value / largest, "kind": row.kind, "site": row.site}
                 for row in own if largest > 0 and row.value > 0
             ]  # fmt: skip
-    return _figure(rows, "Gradient and update of each matrix", lambda alt: alt.Chart().mark_point(filled=True).encode(
+    return faceted(rows, "Gradient and update of each matrix", lambda alt: alt.Chart().mark_point(filled=True).encode(
         x=alt.X("layer:Q", title="layer", axis=alt.Axis(tickMinStep=1)),
         y=alt.Y("norm:Q", scale=alt.Scale(type="log"), title="relative norm"),
         color=_colour(alt, "role", ROLES, rows), shape=alt.Shape("kind:N", title="sub-layer"),
@@ -134,10 +130,10 @@ def scales(readings: Sequence[Reading]) -> altair.Chart | None:
             for row in _last_steps(readings, quantity)
             if row.value > 0
         ]
-    return _figure(rows, "Branch share and scale of the stream", lambda alt: alt.Chart().mark_line(point=True).encode(
+    return faceted(rows, "Branch share and scale of the stream", lambda alt: alt.Chart().mark_line(point=True).encode(
         x=alt.X("i:Q", title="sub-layer", axis=alt.Axis(tickMinStep=1)),
         y=alt.Y("value:Q", scale=alt.Scale(type="log"), title=None),
-        color=alt.Color("model:N", title=None), tooltip=["model:N", "i:Q", "kind:N", "value:Q"],
+        tooltip=["model:N", "i:Q", "kind:N", "value:Q"], **by_model(alt),
     ))  # fmt: skip
 
 
@@ -149,7 +145,7 @@ def attention(readings: Sequence[Reading]) -> altair.Chart | None:
             {"panel": f"{label} · {panel(row.model, row.stack, row.step)}"} | _cell(row)
             for row in _last_steps(readings, quantity)
         ]
-    return _figure(rows, "Attention", lambda alt: alt.Chart().mark_line(point=True).encode(
+    return faceted(rows, "Attention", lambda alt: alt.Chart().mark_line(point=True).encode(
         x=alt.X("layer:Q", title="layer", axis=alt.Axis(tickMinStep=1)), y=alt.Y("value:Q", title=None),
         color=_colour(alt, "kind", KINDS, rows), tooltip=["layer:Q", "kind:N", "value:Q"],
     ))  # fmt: skip
@@ -168,9 +164,9 @@ def history(readings: Sequence[Reading]) -> altair.Chart | None:
             rows.append(_point(f"Σβ² · {stack}", model, step, total))
         rows += [_point("mean ‖ΔW‖/‖W‖", model, step, value) for step, value in relative_updates(own).items()]
     rows = [row for row in rows if math.isfinite(row["value"])]
-    return _figure(rows, "Over the updates", lambda alt: alt.Chart().mark_line(point=True).encode(
+    return faceted(rows, "Over the updates", lambda alt: alt.Chart().mark_line(point=True).encode(
         x=alt.X("update:Q"), y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=False)),
-        color=alt.Color("model:N", title=None), tooltip=["model:N", "update:Q", "value:Q"],
+        tooltip=["model:N", "update:Q", "value:Q"], **by_model(alt),
     ))  # fmt: skip
 
 
@@ -191,7 +187,7 @@ def save(chart: altair.Chart, path: str | Path) -> None:
         chart.save(str(temporary), format=kind, scale_factor=2 if kind == "png" else 1)
 
 
-def _figure(rows: Rows, title: str, draw: Callable[[Any], Any], height: int = 180, shared: bool = False) -> Any:
+def faceted(rows: Rows, title: str, draw: Callable[[Any], Any], height: int = 180, shared: bool = False) -> Any:
     """A chart with one panel for each value of the rows' `panel`; `shared`: on one y scale. Nothing where there are no rows."""
     if not rows:
         return None
@@ -202,6 +198,11 @@ def _figure(rows: Rows, title: str, draw: Callable[[Any], Any], height: int = 18
     facet = alt.Facet("panel:N", title=None, sort=order, header=alt.Header(labelFontSize=12, labelLimit=300))
     chart = alt.layer(draw(alt), data=alt.Data(values=rows)).properties(width=300, height=height).facet(facet, columns=2)
     return chart.resolve_scale(x="independent", y="shared" if shared else "independent").properties(title=title)
+
+
+def by_model(alt: Any) -> dict[str, Any]:
+    """One line per model, told apart by colour and by dashes."""
+    return {"color": alt.Color("model:N", title=None), "strokeDash": alt.StrokeDash("model:N", title=None)}
 
 
 def _last_steps(readings: Sequence[Reading], quantity: str) -> list[Reading]:

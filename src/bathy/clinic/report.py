@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ from bathy.clinic.findings import SEVERITIES, Finding
 from bathy.clinic.laws import growths, theorem_1, theorem_2
 from bathy.clinic.plots import FIGURES, panel
 from bathy.clinic.readings import COLUMNS, Reading, select
-from bathy.errors import require
 from bathy.files import write_text
+from bathy.pages import Summary, embedded, render_page
 
 
 def write_report(path: Path, readings: Sequence[Reading], findings: Sequence[Finding], origin: dict[str, Any]) -> None:
@@ -26,7 +26,9 @@ def render(readings: Sequence[Reading], findings: Sequence[Finding], origin: dic
     charts = {name: chart for name, draw in FIGURES.items() if (chart := draw(readings)) is not None}
     return render_page(
         "bathy.clinic",
+        "report.html",
         charts,
+        summary=summary(findings),
         findings=findings,
         severities=[name for name in SEVERITIES if any(finding.severity == name for finding in findings)],
         models=list(dict.fromkeys(row.model for row in readings)),
@@ -40,26 +42,16 @@ def render(readings: Sequence[Reading], findings: Sequence[Finding], origin: dic
     )
 
 
-def render_page(package: str, charts: Mapping[str, Any], **values: Any) -> str:
-    """The package's report.html, which extends the one base page, with its charts and everything they need inside it."""
-    jinja2, vega = require("jinja2", "clinic"), require("vl_convert", "clinic")
-    loaders = [jinja2.PackageLoader(name, ".") for name in dict.fromkeys([package, "bathy.clinic"])]
-    environment = jinja2.Environment(loader=jinja2.ChoiceLoader(loaders), autoescape=True, undefined=jinja2.StrictUndefined)
-    return str(
-        environment.get_template("report.html").render(
-            specs=embedded({name: chart.to_dict(validate=False) for name, chart in charts.items()}),
-            vega=vega.javascript_bundle().replace("</script", "<\\/script"),
-            **values,
-        )
-    )
-
-
-def embedded(value: Any) -> str:
-    """JSON that can stand inside a script element: nothing in it ends the element or opens a comment."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    for mark in "&<>\u2028\u2029":
-        text = text.replace(mark, f"\\u{ord(mark):04x}")
-    return text
+def summary(findings: Sequence[Finding]) -> Summary:
+    """The worst finding, since when, and the first thing to do."""
+    if not findings:
+        return Summary("note", "There were no readings from which anything could be found.")
+    worst = findings[0]
+    others = sum(finding.severity in ("serious", "warning") for finding in findings[1:])
+    what = f"{worst.title[:1].upper()}{worst.title[1:]}{f' (and {others} more)' if others else ''}"
+    since = f"update {worst.step}" if worst.step else "before training"
+    healthy = worst.severity == "healthy"
+    return Summary(worst.severity, what, "" if healthy else f"{since}, {worst.model}", "" if healthy else f"{worst.first}.")
 
 
 def laws(readings: Sequence[Reading]) -> list[tuple[str, str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,13 @@ from bathy import console
 from bathy.admin.profile import needs_profile
 from bathy.admin.remedies import stabilise_
 from bathy.clinic.examination import Examination, examine
-from bathy.clinic.findings import Finding
 from bathy.core.transformer import Transformer, TransformerConfig
 from bathy.files import origin, write_json
 from bathy.lab.demo.page import write_page
 from bathy.lab.demo.race import race, stopped
 from bathy.settings import change, settings_to_toml
 from bathy.tasks import read_config
+from bathy.tasks.foresight import predict_config
 from bathy.tasks.lines import read_texts
 from bathy.tasks.translation.batches import Batches, open_splits
 from bathy.tasks.translation.config import Config
@@ -51,8 +50,8 @@ class Story:
     """What the demo found, for the page and the terminal."""
 
     examination: Examination
-    predictions: dict[str, tuple[bool, str]]
-    """Scheme to whether it will train, and why, from readings before training."""
+    forecasts: dict[str, float]
+    """Scheme to the probability that its training fails, said before training."""
     curves: list[dict[str, Any]] = field(default_factory=list)
     stops: dict[str, str] = field(default_factory=dict)
     scores: list[Score] = field(default_factory=list)
@@ -60,6 +59,19 @@ class Story:
     exports: list[tuple[str, str]] = field(default_factory=list)
     note: str = ""
     """What a reader must know of this demo in particular."""
+
+    def by_model(self) -> dict[str, list[dict[str, Any]]]:
+        """The curves, model by model."""
+        return {label: [row for row in self.curves if row["model"] == label] for label in NAMES.values()}
+
+    def last(self, name: str) -> dict[str, Any]:
+        """A model's last validation, or its last row of any kind."""
+        rows = self.by_model()[NAMES[name]]
+        return next((row for row in reversed(rows) if "valid_loss" in row), rows[-1] if rows else {})
+
+    def bleu(self, name: str) -> float | None:
+        """A model's BLEU on the test sentences."""
+        return next((row.score for row in self.scores if row.system == NAMES[name] and row.metric == "bleu"), None)
 
 
 def demo(folder: Path, quick: bool) -> Path:
@@ -103,29 +115,23 @@ def _scheme(name: str) -> list[str]:
 
 
 def examine_models(config: Config) -> Story:
-    """The three models as training will start them, examined on the first batch; what the readings predict."""
+    """The three models as training will start them: examined on the first batch, and forecast by a rehearsal on copies."""
     splits = open_splits(config.data)
     batch = Batches(splits, config.train.tokens, config.train.seed).batch(0)
-    examination, predictions = Examination([]), {}
+    examination, forecasts = Examination([]), {}
     for name, label in NAMES.items():
         torch.manual_seed(config.train.seed)
         schemes = {"encoder_scheme": name, "decoder_scheme": name}
-        model = Transformer(TransformerConfig(vocab=splits[0].manifest["vocab"], **config.model.model_dump() | schemes))
+        own = config.model_copy(update={"model": config.model.model_copy(update=schemes)})
+        model = Transformer(TransformerConfig(vocab=splits[0].manifest["vocab"], **own.model.model_dump()))
         if needs_profile(model):
             stabilise_(model, (batch.source, batch.target_in))
         one = examine(model, (batch.source, batch.target_in), name=label)
         examination = examination + one
-        predictions[name] = predict(one.findings)
-        console.out.print(f"  {label:8} {'will train' if predictions[name][0] else 'will fail'}: {predictions[name][1]}")
-    return Story(examination, predictions)
-
-
-def predict(findings: Sequence[Finding]) -> tuple[bool, str]:
-    """Whether a model will train, and the reason: it will not where a finding is serious."""
-    serious = [finding for finding in findings if finding.severity == "serious"]
-    if serious:
-        return False, f"{serious[0].title} ({serious[0].evidence[0]})"
-    return True, findings[0].title if findings else "no problems found"
+        forecasts[name] = predict_config(own, look="rehearsal", remedies=()).failure
+        said = "will fail" if forecasts[name] > 0.5 else "will train"
+        console.out.print(f"  {label:8} {said} ({forecasts[name]:.0%} chance of failing): {one.findings[0].title}")
+    return Story(examination, forecasts)
 
 
 def read_curves(story: Story, runs: dict[str, Path]) -> None:

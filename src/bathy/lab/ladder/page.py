@@ -9,13 +9,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bathy.clinic.report import render_page
 from bathy.errors import require
 from bathy.files import origin, replacing, write_json, write_text
 from bathy.lab.ladder.ladder import Ladder
 from bathy.lab.ladder.results import TRAINS, Row, Rung, rungs, transfer
 from bathy.lab.sweep.results import rows as sweep_rows
 from bathy.lab.sweep.study import connect
+from bathy.pages import Summary, render_page
 from bathy.tasks import make_task, read_config
 from bathy.train.log import read_log
 
@@ -62,10 +62,40 @@ def report(ladder: Ladder, storage: str = "") -> list[Rung]:
     write_json(ladder.out / "ladder.json", _plain(facts | {"origin": origin(config=config.model_dump(mode="json"))}))
     charts = {name: draw(found) for name, draw in CHARTS.items()} if found else {}
     names = {name: (draw.__doc__ or "").strip() for name, draw in CHARTS.items()}
-    page = render_page("bathy.lab.ladder", charts, rungs=found, transfer=moved, chance=chance, trains=TRAINS, figures=names,
-                       deepest=max((rung.layers for rung in found), default=0), origin=origin())  # fmt: skip
+    page = render_page(
+        "bathy.lab.ladder", "report.html", charts, rungs=found, chance=chance, trains=TRAINS, figures=names if found else {},
+        deepest=max((rung.layers for rung in found), default=0), origin=origin(), summary=summary(found),
+        table=[_cells(rung) for rung in found], moved=[(scheme, f"{factor:.3g}") for scheme, factor in moved.items()],
+    )  # fmt: skip
     write_text(ladder.out / "report.html", page)
     return found
+
+
+def summary(found: Sequence[Rung]) -> Summary:
+    """What carries the greatest depth, where the others end, and which scheme to take."""
+    reached = {scheme: max((rung.layers for rung in found if rung.scheme == scheme and rung.largest_rate), default=0)
+               for scheme in dict.fromkeys(rung.scheme for rung in found)}  # fmt: skip
+    if not any(reached.values()):
+        return Summary("serious" if found else "note", "No run of this ladder trains." if found else "No run has ended yet.")
+    deepest = max(reached.values())
+    carries = [scheme for scheme, layers in reached.items() if layers == deepest]
+    ends = [f"{scheme} ends at {layers or 'no'} layers" for scheme, layers in reached.items() if layers < deepest]
+    top = {rung.scheme: rung for rung in found if rung.layers == deepest and rung.scheme in carries}
+    best = min(top.values(), key=lambda rung: rung.loss)
+    verb = "train" if len(carries) > 1 else "trains"
+    what = "; ".join([f"{', '.join(carries)} {verb} at {deepest} layers", *ends]) + "."
+    todo = f"At {deepest} layers take {best.scheme} with a rate of {best.best_rate:g}: its loss is the lowest, {best.loss:.3f}."
+    return Summary("note", what, todo=todo, badge="what carries which depth")
+
+
+def _cells(rung: Rung) -> list[str]:
+    """A rung as a row of the table."""
+    none = "–"
+    return [
+        rung.scheme, str(rung.layers), f"{rung.loss:.3f}" if rung.seeds else none,
+        f"{rung.deviation:.3f}" if rung.seeds > 1 else none, str(rung.seeds), f"{rung.best_rate:g}" if rung.seeds else none,
+        f"{rung.largest_rate:g}" if rung.largest_rate else "none", f"{rung.trained} of {rung.runs}", f"{rung.hours:.2f}",
+    ]  # fmt: skip
 
 
 def _plain(value: Any) -> Any:
@@ -103,11 +133,11 @@ def _lines(points: list[dict[str, Any]], field: str, title: str, log: bool = Fal
     base = alt.Chart(alt.Data(values=points), width=360, height=240).encode(
         x=alt.X("layers:Q", scale=alt.Scale(type="log", base=2), title="layers"),
         color=alt.Color("scheme:N", title=None),
+        strokeDash=alt.StrokeDash("scheme:N", title=None),
     )
     y = alt.Y(f"{field}:Q", scale=scale, title=title)
-    shape = alt.Shape("scheme:N", title=None)
     chart = base.mark_line().encode(y=y) + base.mark_point(filled=True, size=60).encode(
-        y=y, shape=shape, tooltip=["scheme:N", "layers:Q", f"{field}:Q"]
+        y=y, tooltip=["scheme:N", "layers:Q", f"{field}:Q"]
     )
     return (
         chart + base.mark_rule().encode(y=alt.Y("low:Q", title=title), y2="high:Q") if points and "low" in points[0] else chart

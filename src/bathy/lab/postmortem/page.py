@@ -3,38 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from bathy.clinic.report import render_page
-from bathy.errors import require
+from bathy.clinic.curves import curves
 from bathy.files import origin, write_text
 from bathy.lab.postmortem.run import FOLDER, Postmortem
+from bathy.pages import Summary, render_page
 from bathy.train.log import read_log
+
+CAPTION = "Training loss of the run and of its replays, each with one change, from a checkpoint before the failure."
 
 
 def write_page(run: Path, result: Postmortem) -> Path:
     """Write RUN/postmortem/report.html; returns its path."""
     path = run / FOLDER / "report.html"
-    charts = {"curves": curves(run, result)} if result.replays else {}
-    write_text(path, render_page("bathy.lab.postmortem", charts, run=run.name, result=result, origin=origin()))
+    folders = {"the run": run} | {name: run / FOLDER / name.replace(" ", "_") for name in result.replays}
+    rows = {name: read_log(folder / "metrics.jsonl") for name, folder in folders.items()}
+    chart = curves(rows, {"nll": "training loss, nats per token"}, height=280) if result.replays else None
+    charts = {"curves": chart} if chart is not None else {}
+    page = render_page(
+        "bathy.lab.postmortem", "report.html", charts, run=run.name, result=result, summary=summary(result),
+        figures=dict.fromkeys(charts, CAPTION), origin=origin(),
+    )  # fmt: skip
+    write_text(path, page)
     return path
 
 
-def curves(run: Path, result: Postmortem) -> Any:
-    """Loss of the run and of every replay over the updates."""
-    alt = require("altair", "clinic")
-    folders = {"the run": run} | {name: run / FOLDER / name.replace(" ", "_") for name in result.replays}
-    points = [
-        {"replay": name, "update": row["step"], "loss": row["nll"]}
-        for name, folder in folders.items()
-        for row in read_log(folder / "metrics.jsonl")
-        if row.get("nll") is not None
-    ]
-    chart = alt.Chart(alt.Data(values=points), width=640, height=280).mark_line()
-    return chart.encode(
-        x=alt.X("update:Q"),
-        y=alt.Y("loss:Q", title="loss, nats per token", scale=alt.Scale(zero=False)),
-        color=alt.Color("replay:N", title=None, sort=list(folders)),
-        strokeDash=alt.StrokeDash("replay:N", title=None, sort=list(folders)),
-        tooltip=["replay:N", "update:Q", "loss:Q"],
-    )
+def summary(result: Postmortem) -> Summary:
+    """The cause, the last good update, and what to do."""
+    what = result.verdict.text[:1].upper() + result.verdict.text[1:]
+    if not result.failure:
+        return Summary("healthy", f"{what}.", badge="no failure")
+    verdict, since = result.verdict, f"after update {result.failure.onset}, the last good one"
+    tone, badge = ("serious", "cause") if verdict.cause else ("warning", "no cause found")
+    return Summary(tone, f"{what}.", since, f"{verdict.advice}." if verdict.advice else "", badge)

@@ -13,7 +13,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from importlib.resources import files
 from typing import Any
 
 from starlette.applications import Starlette
@@ -22,6 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from bathy.pages import render_page
 from bathy.tasks.translation.languages import language_name
 from bathy.tasks.translation.serve.batcher import Batcher, QueueFull
 from bathy.tasks.translation.serve.metrics import Metrics
@@ -51,7 +51,7 @@ class Server:
 
     def app(self) -> Starlette:
         """The application; it ends its batchers when it stops."""
-        page = files("bathy.tasks.translation.serve").joinpath("page.html").read_text(encoding="utf-8")
+        page = render_page("bathy.tasks.translation.serve", "page.html")
 
         async def home(request: Request) -> Response:
             return HTMLResponse(page)
