@@ -70,6 +70,10 @@ def fit(
                 return state
             except Diverged as error:
                 _recover(config, state, run, world, error)
+            finally:
+                # DDP's reducer must not be the last to hold the process group: it would close it while it holds the
+                # interpreter's lock, for which the group's own threads may be waiting, and the rank would hang for ever.
+                state.engine = state.objective
 
 
 def _recover(config: Config, state: State, run: Path, world: World, error: Diverged) -> None:

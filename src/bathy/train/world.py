@@ -115,9 +115,9 @@ def joined() -> Iterator[World]:
     try:
         yield World(rank, size, device)
     finally:
-        # gloo's threads drop the tensors of the last collective under the interpreter's lock, and closing the group waits for
-        # those threads while it holds that lock: without a moment for them to finish first, a rank can hang here for ever.
-        time.sleep(0.2)
+        # gloo's threads drop the tensors of the last collective under the interpreter's lock. After an error DDP may still hold
+        # the group and close it under that lock (see fit): a moment in which the threads can finish keeps the rank from hanging.
+        time.sleep(0.1)
         dist.destroy_process_group()
 
 
