@@ -25,7 +25,7 @@ USE = "\n".join(
 )
 CHECKERS = {  # mypy's settings are ours, which are strict, so that it finds its cache of `make check`
     "mypy": (["mypy"], r'note: Revealed type is "(.*)"'),
-    "pyright": (["pyright", "--project"], r'information: Type of ".*?" is "(.*)"'),
+    "pyright": (["pyright", "--pythonpath", sys.executable, "--project"], r'information: Type of ".*?" is "(.*)"'),
 }
 
 
