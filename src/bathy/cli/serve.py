@@ -13,6 +13,9 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on; beyond loopback it needs --api-keys.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 5000,
     api_keys: Annotated[Path | None, typer.Option(help="File with one API key per line; requests then need one.")] = None,
+    allow_origin: Annotated[
+        list[str] | None, typer.Option(help="Origin whose pages may call the server from a browser; * for any.")
+    ] = None,
     beam: Annotated[int | None, typer.Option(help="Hypotheses kept; default: as the model says.")] = None,
     batch: Annotated[int, typer.Option(help="Sentences translated at a time.")] = 64,
     queue: Annotated[int, typer.Option(help="Sentences that may wait; beyond, requests are answered 503.")] = 1000,
@@ -39,5 +42,8 @@ def serve(
         raise ConfigError(f"{api_keys} holds no API key; write one per line")
     if threads:
         torch.set_num_threads(threads)
-    limits = ServeConfig(host=host, port=port, keys=keys, batch=batch, queue=queue, timeout=timeout, characters=characters)
+    limits = ServeConfig(
+        host=host, port=port, keys=keys, origins=tuple(allow_origin or ()),
+        batch=batch, queue=queue, timeout=timeout, characters=characters,
+    )  # fmt: skip
     run(model, limits, threads, beam=beam, precision=precision)

@@ -23,7 +23,9 @@ from hypothesis import strategies as st
 from libretranslatepy import LibreTranslateAPI
 
 from bathy.errors import ConfigError
+from bathy.tasks.translation.export import export
 from bathy.tasks.translation.search import Decode
+from bathy.tasks.translation.serve import engines
 from bathy.tasks.translation.serve.settings import ServeConfig
 from bathy.tasks.translation.serve.texts import join, split_html, split_text
 from bathy.tasks.translation.text import Codec
@@ -102,7 +104,11 @@ def test_lists_forms_paragraphs_and_html_keep_their_shape(address: str, expected
         f"{expected[LINES[0]]}  {expected[LINES[2]]}\n\n {expected[LINES[3]]}"
     )
     form = urllib.parse.urlencode({"q": LINES[0], "source": "auto", "target": "en"}).encode()
-    assert post(url, form, "application/x-www-form-urlencoded")[1]["translatedText"] == expected[LINES[0]]
+    answer = post(url, form, "application/x-www-form-urlencoded")[1]
+    assert answer["translatedText"] == expected[LINES[0]] and answer["detectedLanguage"]["language"] == "de"
+    plain = f"q={LINES[0]}&source=de&target=en".encode()  # as curl -d sends it
+    assert post(url, plain, "application/x-www-form-urlencoded")[1]["translatedText"] == expected[LINES[0]]
+    assert post(f"{url}?source=de&target=en", {"q": LINES[0]})[1]["translatedText"] == expected[LINES[0]]
     page = f'<p class="a&amp;b">{LINES[0]}<br/><img src=x></p><script>if (a<b) "x"</script><!-- {LINES[1]} -->'
     shape = page.replace(LINES[0], expected[LINES[0]].replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
     assert post(url, {"q": page, "format": "html", **pair})[1]["translatedText"] == shape
@@ -137,6 +143,7 @@ BAD: list[tuple[bytes | dict[str, Any], str]] = [
     (b"q=%ff&source=de&target=en", "application/x-www-form-urlencoded"),
     (b"q", "application/x-www-form-urlencoded"),
     (b"", "application/x-www-form-urlencoded"),
+    (b"q=\xe4&source=de&target=en", "application/x-www-form-urlencoded"),
     (b"\xc3\xa4=1", "application/x-www-form-urlencoded"),
     (b"&".join([b"a=1"] * 5000), "application/x-www-form-urlencoded"),
     (b"--x\r\nnothing", "multipart/form-data; boundary=x"),
@@ -146,6 +153,8 @@ BAD: list[tuple[bytes | dict[str, Any], str]] = [
     *(({"q": "x", **PAIR, name: value}, "application/json") for name in ("source", "target", "format") for value in NOT_A_NAME),
     *(({"q": "x", **PAIR, "alternatives": value}, "application/json") for value in NOT_A_COUNT),
     ({"q": "x", "source": "en", "target": "de"}, "application/json"),
+    ({"q": "a " * 9000, **PAIR}, "application/json"),  # a sentence that the model cannot read to its end
+    ({"q": "a\n" * 1001, **PAIR}, "application/json"),
     ({"q": "x"}, "application/json"),
 ]
 
@@ -171,6 +180,7 @@ def test_huge_and_slow_bodies_and_broken_requests_are_cut_off(address: str, expe
     for head, status in (
         (begin + "Content-Length: 99999999\r\n\r\n", b"413"),
         (begin + "Content-Length: x\r\n\r\n", b"400"),
+        (begin + f"X: {'x' * 100_000}", b"400"),
         (begin + "Transfer-Encoding: chunked\r\n\r\nzz\r\n", b"400"),
         ("NONSENSE\r\n\r\n", b"400"),
     ):
@@ -206,7 +216,7 @@ def test_keys_full_queues_and_sigterm(model: Path, tmp_path: Path) -> None:
             == 403
         )
         assert LibreTranslateAPI(address, KEY).translate("Ja", "de", "en") is not None
-        assert post(address + "translate", {"q": LINES * 11, **pair})[0] == 503
+        assert post(address + "translate", {"q": LINES * 11, **pair})[0] == 400
         statuses: list[int] = []
         ask = lambda: statuses.append(post(address + "translate", {"q": LINES * 9, **pair})[0])  # noqa: E731
         clients = [threading.Thread(target=ask) for _ in range(6)]
@@ -230,14 +240,16 @@ def test_a_full_queue_says_when_to_come_back(model: Path) -> None:
     from bathy.tasks.translation.serve.batcher import Batcher
 
     class Stuck:
-        source, target, most, free = "de", "en", 1, threading.Event()
+        source, target, most, longest, free = "de", "en", 1, 1000, threading.Event()
+        codec: Any = None
 
         def translate(self, lines: Any, n_best: int) -> list[list[str]]:
             self.free.wait(20)
             return [[line.upper()] for line in lines]
 
     batcher = Batcher(Stuck(), batch=4, room=6)
-    with TestClient(Server({("de", "en"): batcher}, ServeConfig(timeout=0.2)).app()) as client:
+    with TestClient(Server({("de", "en"): batcher}, ServeConfig(timeout=0.2, queue=6)).app()) as client:
+        assert client.post("/translate", json={"q": ["a"] * 7, **PAIR}).status_code == 400  # would never fit
         assert client.post("/translate", json={"q": ["a"] * 6, **PAIR}).status_code == 504
         full = client.post("/translate", json={"q": "b", **PAIR})
         assert full.status_code == 503 and int(full.headers["Retry-After"]) > 0
@@ -245,6 +257,112 @@ def test_a_full_queue_says_when_to_come_back(model: Path) -> None:
         while batcher.sentences:
             asyncio.run(asyncio.sleep(0.01))
         assert client.post("/translate", json={"q": "b", **PAIR}).json() == {"translatedText": "B"}
+
+
+class Upper:
+    """An engine that takes note of its batches."""
+
+    source, target, most, longest = "de", "en", 1, 1000
+    codec: Any = None
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self.free = threading.Event()
+
+    def translate(self, lines: Any, n_best: int) -> list[list[str]]:
+        self.free.wait(20)
+        self.batches.append(list(lines))
+        if "poison" in lines:
+            raise RuntimeError("/secret/path")
+        return [[line.upper()] for line in lines]
+
+
+def test_a_long_text_takes_turns_with_short_ones_and_stays_in_order() -> None:
+    import asyncio
+
+    from bathy.tasks.translation.serve.batcher import Batcher
+
+    async def ask() -> None:
+        engine = Upper()
+        batcher = Batcher(engine, batch=4, room=100)
+        texts = ["x"], [*"abcdefghij"], ["z"]
+        waiting = [asyncio.ensure_future(batcher.translate(lines, 1)) for lines in texts]
+        gone = asyncio.ensure_future(batcher.translate(["never"], 1))
+        await asyncio.sleep(0.05)
+        gone.cancel()
+        await asyncio.sleep(0.05)
+        engine.free.set()
+        assert await asyncio.gather(*waiting) == [[[line.upper()] for line in lines] for lines in texts]
+        await asyncio.to_thread(batcher.close)
+        assert batcher.sentences == 0 and ["never"] not in engine.batches
+        served = [line for batch in engine.batches for line in batch]
+        assert served.index("z") < served.index("j") and max(map(len, engine.batches)) <= 4
+
+    asyncio.run(ask())
+
+
+def test_a_failed_batch_is_answered_without_a_path_and_pages_elsewhere_need_leave() -> None:
+    from starlette.testclient import TestClient
+
+    from bathy.tasks.translation.serve.app import Server
+    from bathy.tasks.translation.serve.batcher import Batcher
+
+    engine = Upper()
+    engine.free.set()
+    for origins in ((), ("https://example.org",)):
+        batcher = Batcher(engine, batch=4, room=100)
+        with TestClient(Server({("de", "en"): batcher}, ServeConfig(origins=origins)).app()) as client:
+            failed = client.post("/translate", json={"q": "poison", **PAIR})
+            assert failed.status_code == 500 and "/" not in failed.json()["error"]
+            answer = client.post("/translate", json={"q": "a", **PAIR}, headers={"Origin": "https://example.org"})
+            assert answer.headers.get("access-control-allow-origin") == (origins[0] if origins else None)
+
+
+def test_a_connection_that_brings_no_request_is_closed() -> None:
+    import asyncio
+
+    from uvicorn import Config, Server
+
+    from bathy.tasks.translation.serve.protocol import patient
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async def ask() -> list[bytes]:
+        config = Config(app, port=0, http=patient(0.3), lifespan="off", log_level="error", timeout_keep_alive=1)
+        server = Server(config)
+        running = asyncio.create_task(server.serve())
+        while not server.started:
+            await asyncio.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        begun = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n12"  # answered, and its body never ends
+        found = []
+        for text in ("", "GET / HTTP/1.1\r\nHost:", begun, "GET / HTTP/1.0\r\n\r\n", "GET / HTTP/1.1\r\nHost: a\r\n\r\n" * 2):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(text.encode())
+            found.append(await asyncio.wait_for(reader.read(), 20))
+            writer.close()
+        server.should_exit = True
+        await running
+        return found
+
+    silent, slow, unfinished, old, twice = asyncio.run(ask())
+    assert b"408" in silent.split(b"\r\n")[0] and b"408" in slow.split(b"\r\n")[0] and json.loads(slow.split(b"\r\n\r\n")[1])
+    assert unfinished.count(b"HTTP/1.1 200") == 1 == old.count(b" 200 ") and twice.count(b" 200 ") == 2
+
+
+@pytest.mark.parametrize("kind", ["float32", "int8"])
+def test_an_exported_folder_is_served_with_its_settings_and_a_batch_changes_nothing(
+    kind: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode = Decode(beam=2, length_penalty=0.9)
+    export(model, "ctranslate2", tmp_path / "exported", decode, kind=kind)
+    monkeypatch.setattr(engines, "GRAIN", 4)  # so that these lines have different limits
+    engine: Any = engines.open_engine(tmp_path / "exported", 64, 1)
+    assert (engine.decode, engine.longest) == (decode, Translator.load([model], decode).longest)
+    lines = [*LINES, "", *LINES[::-1]]
+    assert engine.translate(lines, 2) == [engine.translate([line], 2)[0] for line in lines]
 
 
 def test_beyond_loopback_needs_keys() -> None:
@@ -267,8 +385,9 @@ def test_a_text_is_its_pieces(text: str) -> None:
 
 
 MARKUP = st.sampled_from(
-    ["<b>", "</b>", "<p id='x'>", "</p>", "<br>", "Der Hund.", " ", "&amp;", "<!-- a > b -->", "<pre>", "</pre>", "\n", "<a"]
-)
+    ["<b>", "</b>", "<p id='x>'>", "</p>", "<br>", "Der Hund.", " ", "&amp;", "<!-- a > b -->", "<pre>", "</pre>", "\n", "<a",
+     "<![", "<!", "<?", "</", "<script>", "</script>", "'", '"', "=", "&nbsp;", "<p translate=no>", "<svg/>", "\0"]
+)  # fmt: skip
 
 
 @given(st.lists(MARKUP, max_size=12).map("".join))
@@ -278,6 +397,27 @@ def test_tags_and_comments_stay_byte_for_byte(markup: str) -> None:
     pieces = split_html(markup)
     again = join(pieces, [piece.text for piece in pieces if piece.translate], lambda text: html.escape(text, False))
     assert html.unescape(again) == html.unescape(markup)
+
+
+HOSTILE = [" ", "\n", "<", "<a ", "<!--", "</", "&", "<![", "<?", ".", '."', "<svg>", "<a b='", "= ", "<script></b>"]
+
+
+@pytest.mark.parametrize("part", HOSTILE)
+def test_splitting_is_linear_in_the_text(part: str) -> None:
+    """A quadratic scan of so much text does not come back in time."""
+    for text in (part * 40_000, f"a{part * 40_000}b"):
+        assert sum(len(piece.text) for piece in split_text(text)) == len(text)
+        split_html(text)
+
+
+def test_what_is_no_language_is_not_translated() -> None:
+    for text, kept in (("… !", True), ("3", False), ("<p>&nbsp;</p>", True), ("<p>&lt;&gt;</p>", True), ("a &lt; b", False)):
+        pieces = split_html(text)
+        assert any(piece.translate for piece in pieces) is not kept
+        if kept:
+            assert "".join(piece.text for piece in pieces) == text
+    named = [piece.text for piece in split_html("<p translate=no>Hallo <b>du</b></p><p>Ja<br>Nein</p>") if piece.translate]
+    assert named == ["Ja", "Nein"]
 
 
 def test_sentences_end_where_they_end() -> None:

@@ -121,14 +121,29 @@ class Translator:
 
 
 def decode_settings(folder: Path, **changes: object) -> Decode:
-    """Search settings of a run's config or of an exported model's config.json; `changes` that are not None override them."""
-    config, model = home(folder) / "config.toml", folder / "config.json"
-    known = read_config(config).decode.model_dump() if config.exists() else _stored(model) if model.exists() else {}
+    """Search settings of a run's config or of an exported folder; `changes` that are not None override them."""
+    config = home(folder) / "config.toml"
+    known = read_config(config).decode.model_dump() if config.exists() else _stored(folder)
     return Decode(**known | {name: value for name, value in changes.items() if value is not None})
 
 
-def _stored(path: Path) -> dict[str, object]:
-    decode = read_json(path).get("decode", {})
+def stored_length(folder: Path) -> int:
+    """Most tokens of a sentence that the model in an exported folder of another engine can read."""
+    found = read_json(folder / SETTINGS).get("max_length") if (folder / SETTINGS).exists() else UNKNOWN_LENGTH
+    if not isinstance(found, int) or found < 2:
+        raise CheckpointError(f"{folder / SETTINGS} does not describe a bathy model: its longest sentence is {found!r}")
+    return found
+
+
+SETTINGS = "bathy.json"
+"""Search settings and longest sentence of a folder whose config.json is another engine's."""
+UNKNOWN_LENGTH = 256
+"""Of folders that were exported before it was written down."""
+
+
+def _stored(folder: Path) -> dict[str, object]:
+    path = next((path for name in (SETTINGS, "config.json") if (path := folder / name).exists()), None)
+    decode = read_json(path).get("decode", {}) if path else {}
     if not isinstance(decode, dict):
         raise CheckpointError(f"{path} does not describe a bathy model: its search settings are {decode!r}")
     return decode

@@ -16,10 +16,11 @@ from bathy.core.attention import SelfAttention
 from bathy.core.residual import Residual
 from bathy.core.transformer import Layer, Transformer, TransformerConfig
 from bathy.errors import ModelError, SchemeError, require
+from bathy.files import write_json
 from bathy.tasks.translation.export.compare import Rows
 from bathy.tasks.translation.search import Decode, rate
 from bathy.tasks.translation.text import Codec
-from bathy.tasks.translation.translate import padded
+from bathy.tasks.translation.translate import SETTINGS, padded
 
 EPSILON = 1e-5
 MANY = 1 << 20
@@ -68,8 +69,9 @@ def build(model: Transformer, names: list[str], quantisation: str | None = None,
 
 
 def write(model: Transformer, codec: Codec, decode: Decode, folder: Path, kind: str) -> None:
-    """Write weights, config and vocabulary."""
+    """Write weights, config and vocabulary, and the settings that CTranslate2 has no place for."""
     build(model, codec.subwords["source"].names, None if kind == "float32" else kind).save(str(folder))
+    write_json(folder / SETTINGS, {"decode": decode.model_dump(), "max_length": model.config.max_length})
 
 
 class CTranslate2:

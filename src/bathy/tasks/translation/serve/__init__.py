@@ -4,6 +4,7 @@ texts     a text or HTML → sentences, and back
 engines   sentences → translations, by bathy or CTranslate2
 batcher   one bounded queue and one thread for each model: what waits is translated together
 app       HTTP: requests checked, answered, counted
+protocol  connections that bring no request in time are closed
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ def serve(folders: Sequence[Path], config: ServeConfig, threads: int = 0, **deco
     require("starlette", "serve")
     require("python_multipart", "serve")
     from bathy.tasks.translation.serve.app import Server
+    from bathy.tasks.translation.serve.protocol import patient
 
     listener = _listen(config)
     engines = open_engines(folders, config, threads, **decode)
@@ -39,7 +41,8 @@ def serve(folders: Sequence[Path], config: ServeConfig, threads: int = 0, **deco
     listener.listen(config.connections)  # from here on a client can connect
     console.err.print(f"serving {', '.join(f'{a} → {b}' for a, b in engines)} on http://{shown}:{port}/", highlight=False)
     options = {"log_level": "warning", "server_header": False, "timeout_graceful_shutdown": GRACE, "access_log": False}
-    settings = uvicorn.Config(Server(batchers, config).app(), limit_concurrency=config.connections, lifespan="on", **options)
+    options |= {"http": patient(config.body_timeout), "ws": "none", "limit_concurrency": config.connections, "lifespan": "on"}
+    settings = uvicorn.Config(Server(batchers, config).app(), **options)
     signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises the signal again once all is finished: exit code 0 then
     uvicorn.Server(settings).run(sockets=[listener])
 

@@ -17,6 +17,8 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -24,6 +26,7 @@ from starlette.routing import Route
 from bathy.pages import render_page
 from bathy.tasks.translation.languages import language_name
 from bathy.tasks.translation.serve.batcher import Batcher, QueueFull
+from bathy.tasks.translation.serve.engines import Engine
 from bathy.tasks.translation.serve.metrics import Metrics
 from bathy.tasks.translation.serve.requests import (
     Refused,
@@ -38,6 +41,8 @@ from bathy.tasks.translation.serve.requests import (
 from bathy.tasks.translation.serve.settings import ServeConfig
 from bathy.tasks.translation.serve.texts import Piece, join, split_html, split_text
 
+MOST_TOKENS = 8
+"""Tokens that one character becomes at most: a quotation mark that Moses escapes, letter by letter."""
 log = logging.getLogger("bathy.serve")
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -75,7 +80,11 @@ class Server:
             Route("/detect", self.guard(self.detect), methods=["POST"]),
             Route("/translate", self.guard(self.translate), methods=["POST"]),
         ]
-        return Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _plain_error})
+        cors = [Middleware(CORSMiddleware, allow_origins=self.config.origins, allow_methods=both, allow_headers=["*"])]
+        middleware = cors if self.config.origins else []
+        return Starlette(
+            routes=routes, lifespan=lifespan, middleware=middleware, exception_handlers={HTTPException: _plain_error}
+        )
 
     def guard(self, handler: Handler) -> Handler:
         """The handler with every failure turned into an answer, and counted."""
@@ -106,10 +115,10 @@ class Server:
         """What LibreTranslate's front ends ask before they begin."""
         source, target = next(iter(self.batchers))
         named = {side: {"code": code, "name": language_name(code)} for side, code in (("source", source), ("target", target))}
-        limits = {"charLimit": self.config.characters, "batchLimit": self.config.texts}
-        return JSONResponse(
-            {"apiKeys": bool(self.config.keys), "keyRequired": bool(self.config.keys), "language": named, **limits}
-        )
+        limits = {"charLimit": self.config.characters, "batchLimit": self.config.texts, "frontendTimeout": 500}
+        absent = {"suggestions": False, "filesTranslation": False, "supportedFilesFormat": []}
+        keys = dict.fromkeys(("apiKeys", "keyRequired"), bool(self.config.keys))
+        return JSONResponse({**keys, "language": named, **limits, **absent})
 
     async def show_metrics(self, request: Request) -> Response:
         """Counters for Prometheus; with keys, only for who has one."""
@@ -132,6 +141,7 @@ class Server:
         split = split_html if wish.markup else split_text
         pieces = [split(text) for text in wish.texts]
         lines = [piece.text for parts in pieces for piece in parts if piece.translate]
+        self.check_sentences(lines, batcher.engine)
         try:
             async with asyncio.timeout(self.config.timeout):
                 found = await batcher.translate(lines, 1 + wish.alternatives)
@@ -155,6 +165,7 @@ class Server:
             fields = await parse_multipart(request, body)
         else:
             raise Refused(415, "the content type is neither application/json nor a form")
+        fields = parse_form(request.scope["query_string"]) | fields  # LibreTranslate takes both
         self.check_key(request, fields)
         return fields
 
@@ -179,7 +190,7 @@ class Server:
         if not self.config.keys:
             return
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
-        given = str(fields.get("api_key") or request.query_params.get("api_key") or bearer).encode()
+        given = str(fields.get("api_key") or request.query_params.get("api_key") or bearer).encode(errors="replace")
         if not sum(hmac.compare_digest(given, key.encode()) for key in self.config.keys):  # all are compared: no timing
             raise Refused(403, "this server needs an API key: send it as api_key" if not given else "invalid API key")
 
@@ -193,7 +204,8 @@ class Server:
         markup = read_choice(fields, "format", ("text", "html"), "text") == "html"
         target = read_choice(fields, "target", tuple(dict.fromkeys(target for _, target in self.batchers)), None)
         source = read_choice(fields, "source", ("auto", *self.sources), None)
-        if source == "auto":
+        detected = source == "auto"
+        if detected:
             possible = [source for source, to in self.batchers if to == target]
             if len(possible) != 1:
                 raise Refused(400, f"this server cannot detect languages; name one of {', '.join(possible)} as source")
@@ -201,7 +213,19 @@ class Server:
         if (source, target) not in self.batchers:
             raise Refused(400, f"{source} cannot be translated to {target} here; see /languages")
         most = self.batchers[source, target].engine.most
-        return Wish(texts, several, source, target, markup, min(read_count(fields, "alternatives"), most - 1))
+        return Wish(texts, several, source, target, markup, min(read_count(fields, "alternatives"), most - 1), detected)
+
+    def check_sentences(self, lines: Sequence[str], engine: Engine) -> None:
+        """Refuse more sentences than ever fit the queue, and one that the model cannot read to its end."""
+        if len(lines) > self.config.queue:
+            raise Refused(400, f"the text has {len(lines)} sentences; a request may have {self.config.queue}")
+        for line in lines:
+            if len(line) * MOST_TOKENS < engine.longest:  # short beyond doubt: not counted, for speed
+                continue
+            if (tokens := len(engine.codec.encode([line])[0])) > engine.longest:
+                raise Refused(
+                    400, f"a sentence has {tokens} tokens; this model reads {engine.longest}: break it up ({line[:30]!r} …)"
+                )
 
 
 def _answer(wish: Wish, pieces: Sequence[Sequence[Piece]], found: Sequence[Sequence[str]]) -> dict[str, Any]:
@@ -214,6 +238,9 @@ def _answer(wish: Wish, pieces: Sequence[Sequence[Piece]], found: Sequence[Seque
         columns.append([join(parts, lines, escape) for parts in pieces])
     texts, others = columns[0], [list(dict.fromkeys(column[i] for column in columns[1:])) for i in range(len(pieces))]
     result: dict[str, Any] = {"translatedText": texts if wish.several else texts[0]}
+    if wish.detected:
+        found_language = {"language": wish.source, "confidence": 0.0}
+        result["detectedLanguage"] = [found_language] * len(texts) if wish.several else found_language
     if wish.alternatives:
         others = [[other for other in many if other != text] for many, text in zip(others, texts, strict=True)]
         result["alternatives"] = others if wish.several else others[0]

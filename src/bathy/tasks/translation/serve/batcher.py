@@ -1,7 +1,8 @@
 """Dynamic batching: whatever waits when the engine is free is translated together, sentences of all requests mixed.
 
 The queue counts sentences and has a bound: a request that does not fit is refused at once, so that waiting never grows beyond
-what the bound allows. Sentences leave in the order they came; each goes back to the request that brought it.
+what the bound allows. Requests take turns: one with more sentences than a batch holds goes to the end of the queue after each,
+so that a long text does not keep short ones waiting. A request's sentences stay in their order.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bathy.tasks.translation.serve.engines import Engine
 
@@ -30,6 +31,19 @@ class Job:
     n_best: int
     done: asyncio.Future[list[list[str]]]
     loop: asyncio.AbstractEventLoop
+    taken: int = 0
+    """Sentences that have left the queue."""
+    found: list[list[str]] = field(default_factory=list)
+    failed: bool = False
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody waits for the rest: the request timed out, or a batch with some of it failed."""
+        return self.failed or self.done.cancelled()
+
+
+Part = tuple[Job, list[str]]
+"""Sentences of one job in a batch."""
 
 
 class Batcher:
@@ -67,34 +81,42 @@ class Batcher:
         self.thread.join()
 
     def _work(self) -> None:
-        while jobs := self._take():
-            lines = [line for job in jobs for line in job.lines]
+        while parts := self._take():
+            lines = [line for _, some in parts for line in some]
             try:
-                found = self.engine.translate(lines, max(job.n_best for job in jobs))
-                results = iter(found)
-                answers = [[next(results)[: job.n_best] for _ in job.lines] for job in jobs]
-                for job, answer in zip(jobs, answers, strict=True):
-                    job.loop.call_soon_threadsafe(_resolve, job.done, answer, None)
+                found = iter(self.engine.translate(lines, max(job.n_best for job, _ in parts)))
+                for job, some in parts:
+                    job.found += [next(found)[: job.n_best] for _ in some]
+                    if len(job.found) == len(job.lines):
+                        job.loop.call_soon_threadsafe(_resolve, job.done, job.found, None)
             except Exception as error:  # one batch that fails must not end the server
                 log.exception("a batch of %d sentences failed", len(lines))
-                for job in jobs:
+                for job, _ in parts:
+                    job.failed = True
                     job.loop.call_soon_threadsafe(_resolve, job.done, None, error)
             with self.ready:
                 self.sentences -= len(lines)
 
-    def _take(self) -> list[Job]:
-        """The jobs of the next batch, those that were cancelled left out; none when closing and nothing waits."""
+    def _take(self) -> list[Part]:
+        """The next batch, without jobs that are over; none when closing and nothing waits."""
         with self.ready:
             while True:
-                jobs: list[Job] = []
-                while self.waiting and sum(len(job.lines) for job in jobs) < self.batch:
+                parts: list[Part] = []
+                room = self.batch
+                unfinished: list[Job] = []
+                while self.waiting and room:
                     job = self.waiting.popleft()
-                    if job.done.cancelled():
-                        self.sentences -= len(job.lines)
-                    else:
-                        jobs.append(job)
-                if jobs or self.closing:
-                    return jobs
+                    if job.over:
+                        self.sentences -= len(job.lines) - job.taken
+                        continue
+                    some = job.lines[job.taken : job.taken + room]
+                    job.taken, room = job.taken + len(some), room - len(some)
+                    parts.append((job, some))
+                    if job.taken < len(job.lines):
+                        unfinished.append(job)
+                self.waiting += unfinished
+                if parts or self.closing:
+                    return parts
                 self.ready.wait()
 
 

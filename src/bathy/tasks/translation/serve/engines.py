@@ -10,7 +10,10 @@ from bathy.errors import CheckpointError, require
 from bathy.tasks.sums import check_sums
 from bathy.tasks.translation.search import Decode
 from bathy.tasks.translation.text import Codec
-from bathy.tasks.translation.translate import Translator, decode_settings
+from bathy.tasks.translation.translate import Translator, decode_settings, stored_length
+
+GRAIN = 64
+"""Source tokens by which CTranslate2's sentences are grouped: one call for each limit on the translation's length."""
 
 
 class Engine(Protocol):
@@ -20,6 +23,9 @@ class Engine(Protocol):
     target: str
     most: int
     """Translations of a sentence that it can give."""
+    longest: int
+    """Tokens of a sentence that it can read."""
+    codec: Codec
 
     def translate(self, lines: Sequence[str], n_best: int) -> list[list[str]]:
         """The best translations of each line, best first."""
@@ -30,8 +36,8 @@ class BathyEngine:
 
     def __init__(self, folder: Path, decode: Decode, batch: int) -> None:
         self.translator = Translator.load([folder], decode, batch=batch)
-        text = self.translator.codec.config
-        self.source, self.target, self.most = text.source, text.target, decode.beam
+        self.codec, self.longest, self.most = self.translator.codec, self.translator.longest, decode.beam
+        self.source, self.target = self.codec.config.source, self.codec.config.target
 
     def translate(self, lines: Sequence[str], n_best: int) -> list[list[str]]:
         return [list(one.texts) for one in self.translator.translate(lines, n_best=min(n_best, self.most))]
@@ -45,27 +51,45 @@ class CTranslate2Engine:
         check_sums(folder)
         self.codec, self.decode, self.batch = Codec.load(folder), decode, batch
         self.source, self.target, self.most = self.codec.config.source, self.codec.config.target, decode.beam
+        self.longest = stored_length(folder)
         try:
             self.translator = library.Translator(str(folder), intra_threads=threads)
         except (RuntimeError, ValueError) as error:
             raise CheckpointError(f"{folder} is not a CTranslate2 model that can be loaded: {error}") from None
 
     def translate(self, lines: Sequence[str], n_best: int) -> list[list[str]]:
-        names = self.codec.subwords["source"].names
-        rows = [[names[i] for i in row] for row in self.codec.encode(lines)]
+        rows = self.codec.encode(lines)
+        found: list[list[str]] = [[""] * n_best for _ in lines]
+        for limit, places in self._by_limit(rows).items():
+            for place, texts in zip(places, self._search([rows[i] for i in places], limit, n_best), strict=True):
+                found[place] = texts
+        return found
+
+    def _by_limit(self, rows: Sequence[Sequence[int]]) -> dict[int, list[int]]:
+        """The longest translation allowed, to the rows it is for: CTranslate2 takes one limit for a whole call, and a
+        sentence's must not depend on what it is translated with. Rows of EOS alone are left out."""
+        groups: dict[int, list[int]] = {}
+        for place, row in enumerate(rows):
+            if len(row) > 1:
+                tokens = -(-len(row) // GRAIN) * GRAIN
+                limit = min(self.decode.max_length or 2 * tokens + 10, self.longest)
+                groups.setdefault(limit, []).append(place)
+        return groups
+
+    def _search(self, rows: Sequence[Sequence[int]], limit: int, n_best: int) -> list[list[str]]:
+        names, ids = self.codec.subwords["source"].names, self.codec.subwords["target"].vocab
         found = self.translator.translate_batch(
-            rows,
+            [[names[i] for i in row] for row in rows],
             beam_size=self.decode.beam,
             num_hypotheses=min(n_best, self.most),
             length_penalty=self.decode.length_penalty,
             patience=50 if self.decode.beam > 1 and not self.decode.patience else max(self.decode.patience, 1),
-            max_decoding_length=self.decode.max_length or 2 * max(map(len, rows)) + 10,
+            max_decoding_length=limit,
             min_decoding_length=self.decode.min_length - 1,
+            max_input_length=0,
             max_batch_size=self.batch,
         )
-        ids = self.codec.subwords["target"].vocab
-        texts = [self.codec.decode([[ids[name] for name in one] for one in result.hypotheses]) for result in found]
-        return [many if line.strip() else [""] * len(many) for line, many in zip(lines, texts, strict=True)]
+        return [self.codec.decode([[ids[name] for name in one] for one in result.hypotheses]) for result in found]
 
 
 def open_engine(folder: Path, batch: int, threads: int, **changes: object) -> Engine:

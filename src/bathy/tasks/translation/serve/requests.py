@@ -30,6 +30,8 @@ class Wish:
     target: str
     markup: bool
     alternatives: int
+    detected: bool
+    """Whether the source language was left to the server."""
 
 
 def read_texts(fields: Mapping[str, Any]) -> tuple[list[str], bool]:
@@ -79,7 +81,7 @@ def parse_json(body: bytes) -> dict[str, Any]:
 def parse_form(body: bytes) -> dict[str, Any]:
     """The fields of a form; q may come several times."""
     try:
-        fields = parse_qs(body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=1000)
+        fields = parse_qs(body.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=1000)
     except ValueError:
         raise Refused(400, "the body is not a form in UTF-8") from None
     return {name: values if name == "q" and len(values) > 1 else values[0] for name, values in fields.items()}

@@ -26,11 +26,13 @@ class ServeConfig(Settings, section="serve"):
     timeout: PositiveFloat = 60.0
     """Seconds a request may take before it is answered 504."""
     body_timeout: PositiveFloat = 10.0
-    """Seconds in which a request's body must arrive."""
+    """Seconds in which a request's head, and then its body, must arrive."""
     characters: PositiveInt = 20_000
     """Most characters of one request, all texts together."""
     texts: PositiveInt = 256
     """Most texts of one request."""
+    origins: tuple[str, ...] = ()
+    """Origins whose pages may read the answers in a browser (CORS), such as https://example.org; *: any."""
     connections: PositiveInt = 512
     """Connections held at a time; further ones are answered 503."""
 

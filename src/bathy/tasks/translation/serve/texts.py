@@ -1,4 +1,7 @@
-"""From a text to the sentences a model translates, and back: line breaks, spaces and HTML tags stay where they are."""
+"""From a text to the sentences a model translates, and back: line breaks, spaces and HTML tags stay where they are.
+
+Every scan is linear in the text: whoever may send one may send the worst one.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,21 @@ import html
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from html.parser import HTMLParser
 
 SENTENCE = re.compile(r"(?<=[.!?…])(?<!\b\w\.)(?<!\b\w\w\.)[\"'»“”’)\]]*(\s+)(?=[\"'«„“‘(\[]?[A-ZÀ-ÖØ-Þ\d])")
 """Space after a sentence's end: not after words of one or two letters (z. B., Dr.), and only before a capital or a digit."""
-KEPT = {"script", "style", "code", "pre", "kbd", "samp", "textarea", "svg", "math"}
-"""Elements whose text is not language."""
+MARKUP = re.compile(
+    r"<!--.*?(?:-->|\Z)|<[!?][^>]*(?:>|\Z)"
+    r"""|<(?P<end>/?)(?P<name>[a-zA-Z][^\s/>]*+)(?P<rest>(?:=\s*+(?:"[^"]*(?:"|\Z)|'[^']*(?:'|\Z))|[^>])*+)(?:>|\Z)""",
+    re.S,
+)
+"""A comment, declaration or tag, as browsers see them: one that never ends reaches to the end of the text."""
+RAW = {"script", "style", "textarea", "xmp", "iframe", "noembed", "noframes"}
+"""Elements whose content holds no tags: it reaches to their end tag."""
+KEPT = {"code", "pre", "kbd", "samp", "svg", "math"}
+"""Further elements whose text is not language."""
+VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
+NOT_TRANSLATED = re.compile(r"\stranslate\s*+=\s*+[\"']?no\b", re.I)
 
 
 @dataclass(frozen=True)
@@ -24,104 +36,63 @@ class Piece:
 
 def split_text(text: str) -> list[Piece]:
     """The sentences of plain text, and what stands between them."""
-    return [piece for part in re.split(r"(\s*[\r\n]+\s*)", text) for piece in _sentences(part)]
+    return [piece for part in re.split(r"([\r\n]+)", text) for piece in _sentences(part)]
 
 
 def _sentences(line: str) -> Iterator[Piece]:
-    if not line.strip():
+    start, stop = len(line) - len(line.lstrip()), len(line.rstrip())
+    if start >= stop:
         yield from [Piece(line, False)] if line else []
         return
-    start = len(line) - len(line.lstrip())
     if start:
         yield Piece(line[:start], False)
-    stop = len(line.rstrip())
     for match in SENTENCE.finditer(line, start, stop):
-        yield Piece(line[start : match.start(1)], True)
+        yield _sentence(line[start : match.start(1)])
         yield Piece(match[1], False)
         start = match.end(1)
-    yield Piece(line[start:stop], True)
+    yield _sentence(line[start:stop])
     if stop < len(line):
         yield Piece(line[stop:], False)
 
 
-class _Pieces(HTMLParser):
-    """Splits HTML: tags, comments and the text of some elements are kept byte for byte, other text is split into sentences."""
-
-    def __init__(self, markup: str) -> None:
-        super().__init__(convert_charrefs=False)
-        self.pieces: list[Piece] = []
-        self.kept: list[str] = []
-        self.text = ""
-        self.place = 0
-        self.lines = [0, *(match.end() for match in re.finditer("\n", markup))]
-        self.markup = markup
-        self.feed(markup)
-        self.close()
-        self._flush(len(markup))
-
-    def _here(self) -> int:
-        line, column = self.getpos()
-        return self.lines[line - 1] + column
-
-    def _flush(self, until: int) -> None:
-        """What came since the last tag is text."""
-        raw, self.place = self.markup[self.place : until], until
-        if not raw:
-            return
-        if self.kept:
-            self.pieces.append(Piece(raw, False))
-        else:
-            self.pieces += [
-                Piece(piece.text if piece.translate else html.escape(piece.text, False), piece.translate)
-                for piece in split_text(html.unescape(raw))
-            ]
-
-    def _keep(self, raw: str) -> None:
-        start = self._here()
-        self._flush(start)
-        self.place = start + len(raw)
-        self.pieces.append(Piece(raw, False))
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._keep(self.get_starttag_text() or "")
-        if (tag in KEPT or dict(attrs).get("translate") == "no" or self.kept) and tag not in VOID:
-            self.kept.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._keep(self.get_starttag_text() or "")
-
-    def handle_endtag(self, tag: str) -> None:
-        start = self._here()
-        end = self.markup.find(">", start) + 1 or len(self.markup)
-        self._keep(self.markup[start:end])
-        if tag in self.kept:
-            while self.kept.pop() != tag:
-                pass
-
-    def handle_comment(self, data: str) -> None:
-        self._keep_until("-->")
-
-    def handle_decl(self, decl: str) -> None:
-        self._keep_until(">")
-
-    def handle_pi(self, data: str) -> None:
-        self._keep_until(">")
-
-    def unknown_decl(self, data: str) -> None:
-        self._keep_until(">")
-
-    def _keep_until(self, end: str) -> None:
-        start = self._here()
-        stop = self.markup.find(end, start)
-        self._keep(self.markup[start : stop + len(end) if stop >= 0 else len(self.markup)])
-
-
-VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
+def _sentence(text: str) -> Piece:
+    """Something to translate if it has a letter or a digit."""
+    return Piece(text, any(map(str.isalnum, text)))
 
 
 def split_html(markup: str) -> list[Piece]:
-    """The sentences of the text nodes, unescaped, and the markup between them."""
-    return _Pieces(markup).pieces
+    """The sentences of the text nodes, unescaped, and the markup between them, byte for byte."""
+    pieces: list[Piece] = []
+    kept: list[str] = []
+    place = 0
+    while match := MARKUP.search(markup, place):
+        pieces += _text(markup[place : match.start()], bool(kept))
+        place = match.end()
+        name = (match["name"] or "").lower()
+        if name in RAW and not match["end"]:
+            ending = re.compile(rf"</{name}(?=[\s/>]|\Z)", re.I).search(markup, place)
+            place = ending.start() if ending else len(markup)
+        elif name:
+            _nest(kept, name, bool(match["end"]), match["rest"])
+        pieces.append(Piece(markup[match.start() : place], False))
+    return pieces + _text(markup[place:], bool(kept))
+
+
+def _nest(kept: list[str], name: str, end: bool, rest: str) -> None:
+    """Update the open elements whose text is kept: from the first such element on, all that are open."""
+    if end:
+        while name in kept and kept.pop() != name:
+            pass
+    elif name not in VOID and not rest.endswith("/") and (kept or name in KEPT or NOT_TRANSLATED.search(rest)):
+        kept.append(name)
+
+
+def _text(raw: str, keep: bool) -> list[Piece]:
+    """A text node's sentences; one without any stays as it is, entities included."""
+    pieces = [] if keep else split_text(html.unescape(raw))
+    if not any(piece.translate for piece in pieces):
+        return [Piece(raw, False)] if raw else []
+    return [piece if piece.translate else Piece(html.escape(piece.text, False), False) for piece in pieces]
 
 
 def join(pieces: Sequence[Piece], translations: Iterable[str], escape: Callable[[str], str] = str) -> str:
