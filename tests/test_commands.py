@@ -38,6 +38,7 @@ RULES = {
     "score": "--samples 10",
     "export": "--beam 2",
     "serve": None,
+    "watch": None,
     "distil": "--set train.steps=2 --set model.encoder_layers=1 --set model.width=32 --set model.ffn=32 --set optim.warmup=1 "
     "--set distil.workers=1 --set distil.beam=1 --set distil.max_ratio=0 --set data.vocab=150 --set train.tokens=512",
     "clinic --model": None,

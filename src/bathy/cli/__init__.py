@@ -21,6 +21,7 @@ COMMANDS: dict[str, str] = {
     "prepare": "bathy.cli.prepare",
     "data": "bathy.cli.data",
     "train": "bathy.cli.train",
+    "watch": "bathy.cli.watch",
     "translate": "bathy.cli.translate",
     "sample": "bathy.cli.sample",
     "score": "bathy.cli.score",

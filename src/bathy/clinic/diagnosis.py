@@ -9,6 +9,9 @@ from bathy.clinic.findings import SEVERITIES, Finding
 from bathy.clinic.readings import Reading, groups
 from bathy.clinic.rules import chosen, healthy
 
+KEPT = 4
+"""Samples of a monitor, beside the first, from which warnings are drawn."""
+
 
 def diagnose(readings: Sequence[Reading], without: Iterable[str] = (), live: bool = False) -> list[Finding]:
     """The findings of every model in the rows, the worst first; a model with nothing worse than a note is also healthy.
@@ -24,3 +27,10 @@ def diagnose(readings: Sequence[Reading], without: Iterable[str] = (), live: boo
             own.append(well)
         found += [replace(finding, model=model, step=step) for finding in own]
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def new_findings(samples: Sequence[Sequence[Reading]], known: Iterable[Finding], without: Iterable[str] = ()) -> list[Finding]:
+    """What the newest of a monitor's samples shows that none before did: each kind once in a run."""
+    names = {finding.name for finding in known}
+    recent = [row for rows in [*samples[:1], *samples[1:][-KEPT:]] for row in rows]
+    return [finding for finding in diagnose(recent, without, live=True) if finding.name not in names]

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bathy.clinic import rules
-from bathy.clinic.diagnosis import diagnose
+from bathy.clinic.diagnosis import KEPT, new_findings
 from bathy.clinic.findings import Finding
 from bathy.clinic.probe import Labelled, Unwatched, discover, unwatched
 from bathy.clinic.readings import Reading, append
@@ -41,8 +41,6 @@ from bathy.sites.batch import Batch
 from bathy.sites.real_tokens import RealTokens
 from bathy.sites.site import Site
 
-KEPT = 4
-"""Samples, beside the first, from which warnings are drawn."""
 LOSSES = 100
 """Losses against which a spike is compared."""
 
@@ -193,9 +191,7 @@ class Monitor:
 
     def _warn(self) -> list[Finding]:
         """Findings of kinds that this run has not had before."""
-        known = {finding.name for finding in self.findings}
-        recent = [row for rows in (self._samples[:1] + self._samples[1:][-KEPT:]) for row in rows]
-        found = [finding for finding in diagnose(recent, self.without, live=True) if finding.name not in known]
+        found = new_findings(self._samples, self.findings, self.without)
         new = [replace(finding, model=self.name, step=self.done) for finding in found]
         for finding in new:
             self.on_warning(finding)

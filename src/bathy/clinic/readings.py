@@ -85,8 +85,7 @@ def read(path: Path) -> tuple[list[Reading], dict[str, Any]]:
             if "origin" in row:
                 origin = row["origin"]
             else:
-                row |= {"value": math.nan if row["value"] is None else float(row["value"])}
-                readings.append(Reading(**_current(row)))
+                readings.append(_reading(row))
         except (ValueError, TypeError, KeyError) as error:
             if number == len(lines):
                 break
@@ -94,6 +93,18 @@ def read(path: Path) -> tuple[list[Reading], dict[str, Any]]:
                 f"{path} line {number} is not a reading ({error}); `bathy clinic` and Monitor write them"
             ) from error
     return readings, origin
+
+
+def _reading(row: dict[str, Any]) -> Reading:
+    return Reading(**_current(row | {"value": math.nan if row["value"] is None else float(row["value"])}))
+
+
+def from_row(row: dict[str, Any]) -> Reading | None:
+    """The reading of one line of a file; nothing where the line is none, as the first one."""
+    try:
+        return _reading(row)
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def _current(row: dict[str, Any]) -> dict[str, Any]:

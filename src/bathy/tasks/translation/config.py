@@ -22,6 +22,8 @@ class TaskConfig(Settings, section="task"):
     """The task: a row of bathy.tasks.TASKS."""
     bleu_sentences: Annotated[NonNegativeInt, CHANGEABLE] = 0
     """Validation sentences translated greedily for a BLEU at each validation; 0: none."""
+    show_sentences: Annotated[NonNegativeInt, CHANGEABLE] = 0
+    """Validation sentences whose greedy translations go into the log at each validation, for `bathy watch`; 0: none."""
 
 
 class Config(EngineConfig):
@@ -48,8 +50,7 @@ class Config(EngineConfig):
     @model_validator(mode="after")
     def parts_fit(self) -> Self:
         """Refuse what FSDP2 cannot do."""
-        if self.train.parallel == "fsdp" and self.task.bleu_sentences:
-            raise ValueError(
-                "task.bleu_sentences needs the whole model on one device; set it to 0 with train.parallel = 'fsdp'"
-            )
+        for name in ("bleu_sentences", "show_sentences"):
+            if self.train.parallel == "fsdp" and getattr(self.task, name):
+                raise ValueError(f"task.{name} needs the whole model on one device; set it to 0 with train.parallel = 'fsdp'")
         return self

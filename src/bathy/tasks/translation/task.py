@@ -116,9 +116,21 @@ class Translation(Task):
         return {"loss": (right, tokens), "source_gap": (rolled - right, tokens)}
 
     def show(self, model: nn.Module) -> dict[str, Any]:
-        """sacreBLEU of greedy translations of the first validation sentences, if the config asks for it."""
-        sentences = self.config.task.bleu_sentences
-        return {"bleu": sample_bleu(cast(Transformer, model), self.valid, sentences)} if sentences else {}
+        """BLEU of greedy translations of the first validation sentences, and some of them, as far as the config asks."""
+        task = self.config.task
+        if not (task.bleu_sentences or task.show_sentences):
+            return {}
+        count = max(task.bleu_sentences, task.show_sentences)
+        hypotheses, references = greedy_translations(cast(Transformer, model), self.valid, count)
+        row: dict[str, Any] = {}
+        if task.bleu_sentences:
+            scored = slice(task.bleu_sentences)
+            bleu = require("sacrebleu", "translation").BLEU()
+            row["bleu"] = float(bleu.corpus_score(hypotheses[scored], [references[scored]]).score)
+        if task.show_sentences:
+            pairs = zip(hypotheses, references, strict=True)
+            row["translations"] = [f"{made}   (reference: {right})" for made, right in pairs][: task.show_sentences]
+        return row
 
     def chance(self) -> float:
         """The unigram entropy of the target tokens."""
@@ -190,9 +202,8 @@ def held_out_entropy(config: Config) -> float:
     return unigram_entropy(open_splits(config.data, "valid"))
 
 
-def sample_bleu(model: Transformer, split: Split, sentences: int) -> float:
-    """sacreBLEU of greedy translations of the split's first `sentences`, detokenised on both sides."""
-    bleu = require("sacrebleu", "translation").BLEU()
+def greedy_translations(model: Transformer, split: Split, sentences: int) -> tuple[list[str], list[str]]:
+    """Greedy translations of the split's first `sentences` and their references, detokenised on both sides."""
     codec, batches, device = Codec.load(split.folder), Batches([split], tokens=1), model.output_weight.device
     rows = np.arange(min(sentences, len(split)))
     hypotheses: list[Sequence[int]] = []
@@ -201,7 +212,7 @@ def sample_bleu(model: Transformer, split: Split, sentences: int) -> float:
         found = search([model], batch.source.to(device), Decode(beam=1))
         hypotheses += [best[0].tokens for best in found]
         references += batch.target_out.tolist()
-    return float(bleu.corpus_score(codec.decode(hypotheses), [codec.decode(references)]).score)
+    return codec.decode(hypotheses), codec.decode(references)
 
 
 def to_examine(config: Config, tokens: int) -> tuple[tuple[Tensor, Tensor], Callable[[Tensor, Any], Tensor]]:
