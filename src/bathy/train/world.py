@@ -116,7 +116,7 @@ def joined() -> Iterator[World]:
         yield World(rank, size, device)
     finally:
         # gloo's threads drop the tensors of the last collective under the interpreter's lock. After an error DDP may still hold
-        # the group and close it under that lock (see fit): a moment in which the threads can finish keeps the rank from hanging.
+        # the group and close it under that lock (see fit): a moment in which the threads can finish keeps the rank alive.
         time.sleep(0.1)
         dist.destroy_process_group()
 
