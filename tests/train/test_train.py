@@ -132,7 +132,7 @@ def test_epochs_end_a_run_and_each_is_saved(toy_data: Path, tmp_path: Path, accu
 
 
 def test_the_monitor_and_everything_else_one_can_watch_change_no_loss(toy_data: Path, tmp_path: Path) -> None:
-    watched = {"train.monitor": "true", "train.monitor_every": 2, "train.tensorboard": "true", "task.bleu_sentences": 3}
+    watched = {"train.monitor": "true", "train.monitor_every": 2, "train.loggers": '["tensorboard"]', "task.bleu_sentences": 3}
     train(settings(toy_data), tmp_path / "plain", World())
     train(settings(toy_data, **watched), tmp_path / "watched", World())
     assert losses(tmp_path / "plain") == losses(tmp_path / "watched")

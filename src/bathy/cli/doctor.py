@@ -9,9 +9,10 @@ import typer
 EXTRAS: dict[str, tuple[list[str], str]] = {
     "translation": (["sacremoses", "tokenizers", "sacrebleu", "sentencepiece"], "prepare, train, translate, score, demo"),
     "language": (["tokenizers"], "prepare, train and sample language models"),
-    "clinic": (["altair", "vl_convert", "jinja2"], "clinic, reproduce, demo: figures and reports"),
+    "clinic": (["altair", "vl_convert", "jinja2"], "clinic, watch, postmortem, ladder, reproduce, demo: figures and pages"),
     "sweep": (["optuna", "psycopg"], "sweep"),
-    "tensorboard": (["tensorboard"], "train: TensorBoard files"),
+    "tensorboard": (["tensorboard"], "train.loggers = tensorboard"),
+    "wandb": (["wandb"], "train.loggers = wandb"),
     "export": (["ctranslate2", "transformers"], "export --to marian or ctranslate2"),
     "serve": (["starlette", "uvicorn", "python_multipart"], "serve"),
 }

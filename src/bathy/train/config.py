@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from bathy.settings import Settings
+from bathy.train.loggers import find_logger
 from bathy.train.optim import find_optimizer
 from bathy.train.schedule import find_schedule
 
@@ -126,8 +127,8 @@ class TrainConfig(Settings, section="train"):
     """Write the clinic's readings to readings.jsonl while training."""
     monitor_every: Annotated[PositiveInt, CHANGEABLE] = 50
     """Updates between the monitor's samples."""
-    tensorboard: Annotated[bool, CHANGEABLE] = False
-    """Write TensorBoard files beside metrics.jsonl."""
+    loggers: Annotated[tuple[str, ...], CHANGEABLE] = ()
+    """Where metrics go besides metrics.jsonl: rows of bathy.train.loggers.LOGGERS, e.g. ["tensorboard", "wandb"]."""
     on_divergence: Annotated[Literal["stop", "recover", "continue"], CHANGEABLE] = "stop"
     """What happens to a run that diverges, or has not improved on guessing long after its warm-up: stop with a diagnosis; go
     back to before the failure and change one thing (see bathy.train.recovery); or continue."""
@@ -144,12 +145,23 @@ class TrainConfig(Settings, section="train"):
     @model_validator(mode="before")
     @classmethod
     def take_old_names(cls, values: Any) -> Any:
-        """Read what version 0.1 called stop_diverged."""
-        if isinstance(values, dict) and "stop_diverged" in values:
-            values = dict(values)
-            on = "stop" if values.pop("stop_diverged") else "continue"
-            values.setdefault("on_divergence", on)
+        """Read what version 0.1 called stop_diverged and tensorboard."""
+        if not isinstance(values, dict):
+            return values
+        values = dict(values)
+        if "stop_diverged" in values:
+            values.setdefault("on_divergence", "stop" if values.pop("stop_diverged") else "continue")
+        if values.pop("tensorboard", False):
+            values["loggers"] = tuple(dict.fromkeys([*values.get("loggers", ()), "tensorboard"]))
         return values
+
+    @field_validator("loggers")
+    @classmethod
+    def loggers_exist(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Refuse an unknown logger, naming the nearest."""
+        for name in names:
+            find_logger(name)
+        return names
 
     @model_validator(mode="after")
     def average_fits(self) -> Self:

@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from bathy.errors import require
 from bathy.files import write_text
+from bathy.train.loggers import Write, find_logger
 
 
 class Log:
-    """The run's metrics, appended row by row and readable at any moment; TensorBoard files beside them if asked for."""
+    """The run's metrics, appended row by row and readable at any moment; `loggers` get the numbers too."""
 
-    def __init__(self, path: Path, step: int, tensorboard: bool = False) -> None:
-        self.path = path
+    def __init__(self, path: Path, step: int, loggers: Iterable[str] = (), config: Mapping[str, Any] | None = None) -> None:
+        self.path, self.step, self.loggers, self.config = path, step, tuple(loggers), config or {}
         self._open = ExitStack()
+        self._writers: list[Write] = []
         cut_back(path, step)
-        self._board: Any = None
-        if tensorboard:
-            require("tensorboard", "tensorboard")
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._board = SummaryWriter(str(path.parent), purge_step=step + 1)
-            self._open.callback(self._board.close)
 
     def __enter__(self) -> Self:
+        for name in self.loggers:
+            write, close = find_logger(name)(self.path.parent, self.step, self.config)
+            self._writers.append(write)
+            self._open.callback(close)
         self._file = self._open.enter_context(self.path.open("a", encoding="utf-8"))
         return self
 
@@ -37,10 +36,9 @@ class Log:
         plain = {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
         self._file.write(json.dumps(plain) + "\n")
         self._file.flush()
-        if self._board:
-            for key, value in plain.items():
-                if isinstance(value, int | float) and key != "step":
-                    self._board.add_scalar(key, value, row["step"])
+        numbers = {key: value for key, value in plain.items() if isinstance(value, int | float) and key != "step"}
+        for write in self._writers if numbers else ():
+            write(row["step"], numbers)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._open.close()

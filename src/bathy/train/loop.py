@@ -146,7 +146,7 @@ class Run:
     def __enter__(self) -> Run:
         config, state = self.config.train, self.state
         if self.world.first:
-            self._log = self._open.enter_context(Log(self.run / "metrics.jsonl", state.step, config.tensorboard))
+            self._log = self._open.enter_context(self._make_log())
             cut_back(self.run / "readings.jsonl", state.step)
         self._open.enter_context(self.view)
         if config.monitor:
@@ -156,6 +156,10 @@ class Run:
         if state.step:
             self.say(f"resuming from update {state.step}")
         return self
+
+    def _make_log(self) -> Log:
+        settings = self.config.model_dump(mode="json")
+        return Log(self.run / "metrics.jsonl", self.state.step, self.config.train.loggers, settings)
 
     def _make_monitor(self) -> Monitor:
         """The clinic's monitor; the coming batch shows it where a model of your own has its residual connections."""

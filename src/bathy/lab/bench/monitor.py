@@ -18,8 +18,7 @@ import torch
 
 import bathy
 from bathy import console
-from bathy.clinic.diagnosis import diagnose
-from bathy.clinic.monitor import KEPT
+from bathy.clinic.diagnosis import KEPT, diagnose
 from bathy.clinic.readings import Reading
 from bathy.clinic.rules.collapse import ALIKE, SETTLED
 from bathy.clinic.rules.stability import EARLY, GROWN, STRONG

@@ -22,7 +22,7 @@ OUTCOME = "replay.json"
 SETTINGS = [
     "train.epochs=0", "train.patience=0", "train.log_every=1", "train.valid_every=0", "train.save_every=0",
     "train.save_epochs=false", "train.save_minutes=2", "train.keep_last=1", "train.keep_best=0",
-    "train.on_divergence=continue", "train.recent_every=0", "train.tensorboard=false",
+    "train.on_divergence=continue", "train.recent_every=0", "train.loggers=[]",
 ]  # fmt: skip
 """Every update is in the log, and nothing stops the replay: how far it falls is part of the answer."""
 ALIKE = 1e-9
