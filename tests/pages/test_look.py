@@ -11,7 +11,7 @@ import bathy
 from bathy.pages import BADGES, CATEGORIES, Summary, embedded, environment, render_page
 
 SOURCE = Path(bathy.__file__).parent
-PAGES = [path for path in SOURCE.rglob("*.html") if path.name not in ("base.html", "parts.html")]
+PAGES = [path for path in SOURCE.rglob("*.html") if path.name not in ("base.html", "parts.html", "blocks.html")]
 STYLE = (SOURCE / "pages/style.css").read_text(encoding="utf-8")
 LIGHT, DARK = (dict(re.findall(r"--(\w+): (#\w{6})", text)) for text in re.findall(r":root \{(.*?)\}", STYLE, re.S)[:2])
 DEUTERANOPIA = [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]]  # Machado et al., 2009

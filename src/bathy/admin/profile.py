@@ -20,11 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bathy.console import as_text, table
+from bathy.console import table
 from bathy.core.residual import current_name
 from bathy.core.schemes import SCHEMES
 from bathy.errors import BatchError, CheckpointError, ModelError, SchemeError
 from bathy.files import origin, write_json
+from bathy.pages.shown import Part, Shown
 from bathy.sites.batch import Batch, call, on_device_of, undisturbed
 from bathy.sites.real_tokens import ALL, Mask, RealTokens, first_tokens
 from bathy.sites.site import Site, declared_sites, variance
@@ -82,7 +83,7 @@ class Treatment:
 
 
 @dataclass(frozen=True)
-class Profile:
+class Profile(Shown):
     """ω and variances of every site, from one batch. Prints as a table, saves and loads as JSON."""
 
     sites: list[SiteProfile]
@@ -134,12 +135,13 @@ class Profile:
         """Σ β² over the stack's own sites with the ω they have."""
         return sum(site.calls * site.beta2 for site in self.sites if site.stack == stack and site.weights)
 
-    def __str__(self) -> str:
+    def parts(self) -> list[Part]:
+        """The table, what was done to each stack, and notes."""
         rows = [(site.name, site.input_variance, site.branch_variance, site.omega, site.beta2) for site in self.sites]
         known = {stack: f" ({name if name == ALL else f'by {name}'})" for stack, name in self.padding.items()}
         counts = ", ".join(f"{count} {stack} tokens{known.get(stack, '')}" for stack, count in self.tokens.items())
-        text = as_text(table(f"profile over {counts}", ["site", "Var[x]", "Var[a]", "ω", "β²"], rows))
-        return "\n".join([text, *map(str, self.treatments), *self.notes])
+        shown = table(f"profile over {counts}", ["site", "Var[x]", "Var[a]", "ω", "β²"], rows)
+        return [shown, *map(str, self.treatments), *self.notes]
 
 
 def profile(model: nn.Module, batch: Batch, tokens: int = PROFILE_TOKENS, mask: Mask | None = None) -> Profile:

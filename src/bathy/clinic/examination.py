@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -20,26 +20,35 @@ from bathy.clinic.losses import LOSSES, Loss
 from bathy.clinic.probe import examined, unwatched
 from bathy.clinic.readings import Reading, read, write
 from bathy.clinic.rules import weakened
-from bathy.console import track
+from bathy.console import table, track
 from bathy.errors import ConfigError, unknown
 from bathy.files import origin
+from bathy.pages.shown import Part, Shown
 from bathy.sites.batch import Batch
 from bathy.sites.site import Site
 
 
 @dataclass(frozen=True)
-class Examination:
+class Examination(Shown):
     """Rows, and what follows from them. A saved one is drawn again without the model; two add up to stand side by side."""
 
     readings: list[Reading]
     origin: dict[str, Any] = field(default_factory=dict, compare=False)
     without: tuple[str, ...] = ()
     """Rules that are switched off."""
+    width: ClassVar[int] = 200
 
     @cached_property
     def findings(self) -> list[Finding]:
         """What the rows say, the worst first."""
         return diagnose(self.readings, self.without)
+
+    def parts(self) -> list[Part]:
+        """The findings as a table: what is wrong, on what evidence, and the first thing to do."""
+        models = ", ".join(dict.fromkeys(row.model for row in self.readings))
+        rows = [(f.severity, f.place, f.title, "; ".join(map(str, f.evidence)), f.first) for f in self.findings]
+        shown = table(f"{models}: {len(self.readings)} readings", ["severity", "where", "finding", "evidence", "first"], rows)
+        return [shown, 'save("report.html") writes all of it, with figures']
 
     def save(self, path: str | Path) -> None:
         """Write as the name's ending says: .html the report, .jsonl the readings."""

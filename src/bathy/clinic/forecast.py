@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from bathy.clinic.odds import Features
 from bathy.clinic.readings import Reading
 from bathy.clinic.rules.stability import moved_first
-from bathy.console import as_text, table
+from bathy.console import table
 from bathy.files import write_json
+from bathy.pages.shown import Part, Shown
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Outlook:
 
 
 @dataclass(frozen=True)
-class Forecast:
+class Forecast(Shown):
     """Whether a model will train at a rate, with the same for each remedy. Prints as a sentence and a table."""
 
     lr: float
@@ -93,7 +94,10 @@ class Forecast:
         """Write as JSON."""
         write_json(Path(path), asdict(self))
 
-    def __str__(self) -> str:
+    width: ClassVar[int] = 160
+
+    def parts(self) -> list[Part]:
+        """The sentence, the table, and remedies that were refused."""
         verb = "will fail" if self.failure > 0.9 else "will train" if self.failure < 0.1 else "may fail"
         sentence = f"at {self.lr:.2g} it {verb} (p = {self.failure:.2f})"
         others = [("it", self.as_is), *((f"with {name} it", outlook) for name, outlook in self.remedies.items())]
@@ -113,4 +117,4 @@ class Forecast:
         columns = ["model", "p(fails)", "learning rate", "token variance", "Σβ²", "training steps", "forward passes"]
         title = f"{self.optimizer}, lr {self.lr:.2g}, warm-up {self.warmup}: {self.look}"
         notes = [f"{name}: {reason}" for name, reason in self.refused.items()]
-        return "\n".join([sentence, as_text(table(title, columns, rows), 160), *notes])
+        return [sentence, table(title, columns, rows), *notes]

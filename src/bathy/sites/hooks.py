@@ -10,14 +10,15 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from bathy.console import as_text, table
+from bathy.console import table
 from bathy.errors import ModelError
+from bathy.pages.shown import Part, Shown
 from bathy.sites.batch import Batch
 from bathy.sites.graph import Side
 from bathy.sites.site import Handle, Moment, Site, Watch
@@ -109,7 +110,7 @@ class PassedOver:
 
 
 @dataclass
-class Sites(Sequence["TracedSite"]):
+class Sites(Shown, Sequence["TracedSite"]):
     """The sites of a model in the order of execution, and the additions that were not taken for one. Prints as tables."""
 
     batch: Batch
@@ -120,6 +121,7 @@ class Sites(Sequence["TracedSite"]):
     """What a reader of the sites should know: layers without one, stacks that are pieces of one list of layers."""
     groups: dict[str, str] = field(default_factory=dict)
     """For a stack that is one of several pieces of the same list of layers, the name of that list."""
+    width: ClassVar[int] = 240
 
     def __getitem__(self, index: Any) -> Any:
         return self.sites[index]
@@ -127,17 +129,16 @@ class Sites(Sequence["TracedSite"]):
     def __len__(self) -> int:
         return len(self.sites)
 
-    def __str__(self) -> str:
+    def parts(self) -> list[Part]:
+        """The sites, what a reader should know of them, and the additions that are none."""
         rows = [(s.name, s.stack, s.layer, s.index, s.kind, s.placement, ", ".join(m.role for m in s.matrices)) for s in self]
-        text = as_text(
-            table(f"{len(self)} residual sites", ["site", "stack", "layer", "i", "kind", "norm", "matrices"], rows), 240
-        )
-        text = "\n".join([text, *self.notes, *self._unwatched()])
+        shown = table(f"{len(self)} residual sites", ["site", "stack", "layer", "i", "kind", "norm", "matrices"], rows)
+        found: list[Part] = [shown, *self.notes, *self._unwatched()]
         if not self.passed_over:
-            return text
+            return found
         counts = Counter((_any_number(other.path), other.reason) for other in self.passed_over)
         others = [(path or "(the model itself)", count, reason) for (path, reason), count in counts.items()]
-        return text + "\n" + as_text(table("additions that are no residual", ["in", "count", "why"], others), 240)
+        return [*found, table("additions that are no residual", ["in", "count", "why"], others)]
 
     def _unwatched(self) -> list[str]:
         """A line for each site that cannot be watched whole."""

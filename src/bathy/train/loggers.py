@@ -23,7 +23,7 @@ def tensorboard(run: Path, step: int, config: Mapping[str, Any]) -> tuple[Write,
     require("tensorboard", "tensorboard")
     from torch.utils.tensorboard import SummaryWriter
 
-    board: Any = SummaryWriter(str(run), purge_step=step + 1)  # type: ignore[no-untyped-call]
+    board: Any = SummaryWriter(str(run), purge_step=step + 1)
 
     def write(at: int, numbers: Mapping[str, float]) -> None:
         for key, value in numbers.items():

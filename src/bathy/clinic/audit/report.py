@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -13,14 +13,15 @@ from bathy.clinic.audit.deviations import NEAR, WHY, Deviation, deviations
 from bathy.clinic.audit.reference import convention, identify, pairs
 from bathy.clinic.audit.signature import Behaviour, SiteSignature, signature
 from bathy.clinic.probe import examined
-from bathy.console import as_text, table
+from bathy.console import table
 from bathy.errors import ConfigError, unknown
 from bathy.files import origin, write_json
+from bathy.pages.shown import Part, Shown
 from bathy.sites.batch import Batch
 
 
 @dataclass(frozen=True)
-class Audit:
+class Audit(Shown):
     """Which scheme a model is, how near it comes to it, and where it deviates."""
 
     scheme: str
@@ -32,27 +33,25 @@ class Audit:
     sites: list[SiteSignature]
     deviations: list[Deviation]
     origin: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    width: ClassVar[int] = 200
 
     def save(self, path: str | Path) -> None:
         """Write as JSON."""
         write_json(Path(path), asdict(self))
 
-    def __str__(self) -> str:
+    def parts(self) -> list[Part]:
+        """The sites under the scheme's name, and the deviations."""
         rows = [
             (site.name, site.kind, site.placement, f"{site.skip:.3g}", f"{site.branch:.3g}", _norms(site), _gains(site))
             for site in self.sites
         ]
         title = f"{self.scheme} (distance {self.distance:.2g}), initialised as {self.initialisation}"
         columns = ["site", "kind", "norm", "shortcut ×", "branch ×", "norms in branch", "deviation / Xavier's"]
-        text = as_text(table(title, columns, rows), 200)
+        sites = table(title, columns, rows)
         if not self.deviations:
-            return f"{text}\nno deviations found"
+            return [sites, "no deviations found"]
         found = [(each.name, each.where, each.found, each.expected, f"{each.why} {each.advice}") for each in self.deviations]
-        return (
-            text
-            + "\n"
-            + as_text(table("deviations", ["what", "where", "found", "expected", "why, and what to do"], found), 200)
-        )
+        return [sites, table("deviations", ["what", "where", "found", "expected", "why, and what to do"], found)]
 
 
 def _norms(site: SiteSignature) -> str:
