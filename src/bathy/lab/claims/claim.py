@@ -48,10 +48,14 @@ class Verdict:
     @property
     def why(self) -> str:
         """The figures that decide: of what fails or is open, else of everything."""
-        deciding = {"reproduced": ("yes",), "not reproduced": ("no",), "not decidable": ("missing", "spread")}[self.answer]
-        parts = [check.why for check in self.checks if check.holds in deciding] or [check.why for check in self.checks]
         short = f" ({self.seeds} of {self.claim.seeds} seeds)" if 0 < self.seeds < self.claim.seeds else ""
-        return "; ".join(parts) + short
+        return "; ".join(check.why for check in self.deciding) + short
+
+    @property
+    def deciding(self) -> list[Checked]:
+        """The checks that make the answer what it is; all of them where one seed is why it is open."""
+        wanted = {"reproduced": ("yes",), "not reproduced": ("no",), "not decidable": ("missing", "spread")}[self.answer]
+        return [check for check in self.checks if check.holds in wanted] or list(self.checks)
 
     def row(self) -> dict[str, Any]:
         """The verdict as plain data."""

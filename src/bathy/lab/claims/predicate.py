@@ -52,8 +52,18 @@ class Checked:
             return f"{self.predicate} (not measured: {', '.join(self.missing)})"
         shown = ", ".join(map(_figure, self.values.values()))
         if len(self.margins) > 1 and all(map(math.isfinite, self.margins)):
-            shown += f"; margin {statistics.fmean(self.margins):.3g} ± {half_width(self.margins):.2g}"
+            shown += f"; margin {self.margin}"
         return f"{self.predicate} ({shown})"
+
+    @property
+    def margin(self) -> str:
+        """By how much it holds in the mean over seeds, with its 95 % interval where there are several."""
+        if not self.margins:
+            return "not measured"
+        if not all(map(math.isfinite, self.margins)):
+            return "/".join(f"{margin:.3g}" for margin in self.margins)
+        interval = f" ± {half_width(self.margins):.2g}" if len(self.margins) > 1 else ""
+        return f"{statistics.fmean(self.margins):.3g}{interval}"
 
 
 def check(predicate: str, numbers: Numbers) -> Checked:

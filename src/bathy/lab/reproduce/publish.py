@@ -9,7 +9,8 @@ from pathlib import Path
 
 from bathy.files import write_text
 from bathy.lab.reproduce import find_item
-from bathy.lab.reproduce.folder import page, read_numbers
+from bathy.lab.reproduce.folder import MARK, judged, page, read_numbers
+from bathy.lab.reproduce.item import Table
 
 SMALL = ("numbers.json", "verdicts.json", "figure.svg")
 """What is copied besides the configs; readings stay behind."""
@@ -17,6 +18,7 @@ RUNS = ("outcome.json", "bleu_*.json", "*.hyp")
 """What is copied of a run, so that it need not be trained again where only that is asked for, nor translate again."""
 LARGEST = 800_000
 """Bytes of a file that is copied at most: a figure with thousands of marks stays behind."""
+SUMMARY = re.compile(r"(<!-- summary -->\n).*?(<!-- end of summary -->)", re.S)
 BLOCK = re.compile(r"(<!-- result: (\S+) -->\n).*?(<!-- end of result -->)", re.S)
 
 
@@ -65,4 +67,30 @@ def refreshed(document: Path) -> str:
         figure = f"{document.stem}/{place}/figure.svg"
         return f"{match[1]}\n{page(find_item(folder.name), folder, figure)}\n\n{match[3]}"
 
-    return BLOCK.sub(block, text)
+    text = BLOCK.sub(block, text)
+    return SUMMARY.sub(lambda match: f"{match[1]}\n{summary(document)}\n\n{match[2]}", text)
+
+
+def summary(document: Path) -> str:
+    """The claims of every result on the page, each with its verdict, by how much it holds, and how many seeds say so."""
+    rows = []
+    for folder in sorted(path.parent for path in document.with_suffix("").glob("*/*/numbers.json")):
+        for verdict in judged(folder.name, read_numbers(folder)[0]):
+            effect = "; ".join(f"`{check.predicate}`: {check.margin}" for check in verdict.deciding)
+            seeds = f"{verdict.seeds} of {verdict.claim.seeds}" if verdict.seeds < verdict.claim.seeds else str(verdict.seeds)
+            place = f"{verdict.claim.place}; [{folder.name}](#{anchor(find_item(folder.name).title)})"
+            rows.append(
+                [
+                    f"{verdict.claim.says} ({place})",
+                    f"{MARK[verdict.answer]} {verdict.answer}",
+                    effect,
+                    seeds,
+                    folder.parent.name,
+                ]
+            )
+    return Table(["claim", "verdict", "margin by which it holds (negative: does not)", "seeds", "scale"], rows).markdown()
+
+
+def anchor(title: str) -> str:
+    """The address of a heading within its page, as MkDocs makes it."""
+    return re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", title.lower())).strip("-")
