@@ -15,7 +15,7 @@ from bathy.errors import BathyError, ConfigError, DataError
 from bathy.files import write_json
 from bathy.lab import reproduce
 from bathy.lab.claims import CLAIMS
-from bathy.lab.reproduce import dependency, gradients, grid, updates
+from bathy.lab.reproduce import dependency, gradients, grid, tuning, updates
 from bathy.lab.reproduce.folder import conclude, page, read_numbers, write
 from bathy.lab.reproduce.item import Item, Measured, Needs, Table, over_seeds, shown
 from bathy.lab.reproduce.lab import Lab
@@ -36,6 +36,7 @@ class Pretended:
 
     lab: Lab
     spec: Spec
+    folder = Path("nowhere")
     outcome = Outcome(2.0, math.exp(2), curve=[(1, 5.0), (10, 2.0)], improvement=3.0, gap=1.0, updates=10, planned=10)
 
     def model(self) -> nn.Module:
@@ -96,7 +97,7 @@ def test_an_item_gathers_every_number_that_its_claims_need(name: str, lab: Lab) 
     measured = item.measure(lab)
     numbers = measured.numbers
     needed = {number for claim in CLAIMS.values() if claim.item == name for number in claim.needs}
-    assert needed <= numbers.keys() and (needed or name in ("depth", "multi30k", "multi30k-deep"))
+    assert needed <= numbers.keys() and (needed or name in ("depth", "multi30k", "multi30k-deep", "recipe"))
     assert item.draw is None or item.draw(measured).to_dict()["$schema"]
     assert item.name == name and all(len(row) == len(item.table(numbers).columns) for row in item.table(numbers).rows)
 
@@ -107,7 +108,22 @@ def test_an_item_says_what_it_needs(name: str) -> None:
     assert {"paper", "small"} & item.needs.keys() and all(
         needs.hours > 0 and needs.gigabytes > 0 for needs in item.needs.values()
     )
-    assert item.table({}).rows or name in ("figure-7", "figure-8", "table-1", "warmup", "initialisations", "rescaled", "depth")
+    assert item.table({}).rows or name in (
+        "figure-7",
+        "figure-8",
+        "table-1",
+        "warmup",
+        "initialisations",
+        "rescaled",
+        "depth",
+        "recipe",
+    )
+
+
+def test_the_recipe_is_the_first_within_a_tie_of_the_best() -> None:
+    assert tuning.choose({"low": 2.015, "middle": 2.0, "high": 2.3}) == "low"
+    assert tuning.choose({"low": 2.03, "middle": 2.0, "high": 1.995}) == "middle"
+    assert tuning.choose({"low": math.inf, "middle": 2.0, "high": math.inf}) == "middle"
 
 
 @pytest.mark.parametrize("config", sorted({name for scale in SCALES.values() for name in scale.configs.values()}))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bathy.lab.reproduce.lab import Lab
 
 PLACES: dict[str, str] = {
+    "recipe": "tuning.RECIPE",
     "figure-1": "curves.FIGURE_1",
     "figure-3": "gradients.FIGURE_3",
     "figure-4": "stability.FIGURE_4",
@@ -42,7 +43,7 @@ PLACES: dict[str, str] = {
     "multi30k-deep": "mark.MULTI30K_DEEP",
     "depth": "depth.DEPTH",
 }
-"""Item to where it is defined, figures first."""
+"""Item to where it is defined: the recipe that all others use, figures, tables, the rest."""
 
 
 def find_item(name: str) -> Item:
