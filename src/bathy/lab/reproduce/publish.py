@@ -78,7 +78,7 @@ def summary(document: Path) -> str:
         for verdict in judged(folder.name, read_numbers(folder)[0]):
             effect = "; ".join(f"`{check.predicate}`: {check.margin}" for check in verdict.deciding)
             seeds = f"{verdict.seeds} of {verdict.claim.seeds}" if verdict.seeds < verdict.claim.seeds else str(verdict.seeds)
-            place = f"{verdict.claim.place}; [{folder.name}](#{anchor(find_item(folder.name).title)})"
+            place = f"{verdict.claim.place}; [`{folder.name}`](#{anchor(find_item(folder.name).title)})"
             rows.append(
                 [
                     f"{verdict.claim.says} ({place})",
