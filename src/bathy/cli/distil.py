@@ -23,7 +23,7 @@ def distil(
 ) -> None:
     """Translate the training sources with a teacher, then prepare and train a student on them. Stopped, it resumes.
 
-    Example: bathy distil configs/multi30k_tiny.toml --teacher runs/deep --raw raw/multi30k --run runs/student
+    Example: bathy distil student.toml --teacher runs/deep --raw raw/multi30k --run runs/student
     """
     from bathy.settings import change
     from bathy.tasks import read_config
@@ -34,7 +34,8 @@ def distil(
     flags = [change("train.run", run)] if run else []
     flags += [change("distil.raw", raw)] if raw else []
     flags += [change("distil.teacher", [str(path) for path in teacher])] if teacher else []
-    default = [] if config else ["model.encoder_layers=6", "model.decoder_layers=2"]
+    beside = change("data.path", f"{run or 'runs/run'}-data")
+    default = [] if config else ["model.encoder_layers=6", "model.decoder_layers=2", beside]
     settings = read_config(config, [*default, *flags, *(set_ or [])])
     place = run_folder(settings, config)
     text = corpus or place.with_name(f"{place.name}-text")

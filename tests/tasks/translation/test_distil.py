@@ -1,7 +1,6 @@
 """Distillation: a plain corpus folder whose lines belong together, however often it was stopped; a student trained on it."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -80,32 +79,45 @@ def test_shards_and_processes_do_not_change_a_byte_and_damage_is_made_again(teac
     assert texts(tmp_path / "one") == expected and shards[3].stat().st_mtime_ns == kept
 
 
+STUDENT = [
+    "model.encoder_layers=2", "model.decoder_layers=1", "model.width=16", "model.ffn=16", "model.heads=2", "train.steps=40",
+    "train.tokens=256", "train.valid_every=0", "train.save_every=2", "data.vocab=150", "distil.beam=2", "distil.shard=10",
+    "distil.workers=1", "distil.max_ratio=0",
+]  # fmt: skip
+
+
+def command(teacher: Path, raw: Path, folder: Path) -> list[str]:
+    """The words after `bathy` that distil a small student into a folder."""
+    words = [word for change in [*STUDENT, f"data.path='{folder / 'data'}'"] for word in ("--set", change)]
+    return ["distil", "--teacher", str(teacher), "--raw", str(raw), "--run", str(folder / "run"), *words]
+
+
 @pytest.mark.slow
-def test_a_killed_teacher_resumes_bit_for_bit(teacher: Path, raw: Path, tmp_path: Path) -> None:
-    write_corpus(settings(teacher, raw, shard=5), tmp_path / "whole")
-    changes = ["distil.beam=2", "distil.shard=5", "distil.workers=1", "distil.max_ratio=0"]
-    command = [sys.executable, "-m", "bathy", "distil", "--teacher", str(teacher), "--raw", str(raw), "--text-only"]
-    command += ["--corpus", str(tmp_path / "text"), *(word for change in changes for word in ("--set", change))]
-    for wanted in (5, 1000):
-        child = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"})
-        while child.poll() is None and len([*(tmp_path / "text/.work").rglob("0*.json")]) < wanted:
-            time.sleep(0.02)
+def test_a_killed_teacher_and_a_killed_student_resume_bit_for_bit(teacher: Path, raw: Path, tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    with pytest.raises(SystemExit) as leaving:
+        main(command(teacher, raw, whole))
+    assert not leaving.value.code
+    shards, saved = "run-text/.work/*/00002.json", "run/checkpoints/step_*"
+    for wanted in (shards, saved, "nothing"):
+        child = subprocess.Popen([sys.executable, "-m", "bathy", *command(teacher, raw, killed)])
+        while child.poll() is None and not [*killed.glob(wanted)]:
+            time.sleep(0.01)
         if child.poll() is None:
             child.send_signal(signal.SIGKILL)
         child.wait()
-    assert child.returncode == 0 and texts(tmp_path / "text") == texts(tmp_path / "whole")
+    assert child.returncode == 0 and texts(killed / "run-text") == texts(whole / "run-text")
+    ends = [folder / "run/checkpoints/step_00000040/model.safetensors" for folder in (whole, killed)]
+    assert ends[0].read_bytes() == ends[1].read_bytes()
 
 
 def test_a_student_is_trained_on_the_teachers_text(teacher: Path, raw: Path, tmp_path: Path) -> None:
-    changes = [
-        "model.encoder_layers=2", "model.decoder_layers=1", "model.width=16", "model.ffn=16", "model.heads=2",
-        "train.steps=3", "train.tokens=256", "train.valid_every=0", "data.vocab=150", f"data.path='{tmp_path / 'data'}'",
-        "distil.beam=2", "distil.workers=1", "distil.max_ratio=0", "train.save_every=3",
-    ]  # fmt: skip
-    words = [word for change in changes for word in ("--set", change)]
     with pytest.raises(SystemExit) as leaving:
-        main(["distil", "--teacher", str(teacher), "--raw", str(raw), "--run", str(tmp_path / "run"), *words])
+        main([*command(teacher, raw, tmp_path), "--set", "train.steps=3", "--set", "distil.shard=2000"])
     assert not leaving.value.code
+    with pytest.raises(SystemExit) as leaving:  # the student's data folder holds other text than this corpus
+        main([*command(teacher, raw, tmp_path), "--run", str(tmp_path / "other")])
+    assert leaving.value.code == 2 and not [*tmp_path.glob("other*")]
     manifest = json.loads((tmp_path / "data/manifest.json").read_text(encoding="utf-8"))
     assert (tmp_path / "run/checkpoints/step_00000003").is_dir() and "train" in manifest["splits"]
     assert len((tmp_path / "run-text/train.de").read_text(encoding="utf-8").splitlines()) > 100

@@ -21,6 +21,7 @@ BENCHES: dict[str, str] = {
     "sites": "bathy.lab.bench.sites",
     "prepare": "bathy.lab.bench.prepare",
     "translate": "bathy.lab.bench.translate",
+    "serve": "bathy.lab.bench.serve",
     "depth": "bathy.lab.bench.depth",
     "train": "bathy.lab.bench.train",
     "lm": "bathy.lab.bench.lm",

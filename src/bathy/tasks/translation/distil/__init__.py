@@ -18,6 +18,7 @@ from bathy.files import check_folder, explained, lock_folder
 from bathy.tasks.lines import read_lines
 from bathy.tasks.models import home
 from bathy.tasks.translation.corpora.layout import PairFile, describe, splits
+from bathy.tasks.translation.data import read_manifest
 from bathy.tasks.translation.distil.select import select
 from bathy.tasks.translation.distil.teacher import Taught, fingerprint, read_shard, shards, translate_all
 from bathy.tasks.translation.distil_settings import DistilConfig
@@ -35,6 +36,7 @@ def distil(config: Any, corpus: Path, run: Path) -> None:
     from bathy.train.loop import fit
 
     check_folder(corpus, config.data.folders[0], run)
+    _check_data(config.data.folders[0], corpus)
     write_corpus(config.distil, corpus)
     text = config.prepare.model_copy(update={"raw": str(corpus), **_languages(config)})
     settings = config.model_copy(update={"prepare": text})
@@ -104,6 +106,18 @@ def _check(config: DistilConfig) -> tuple[tuple[Path, ...], dict[str, tuple[Path
     teachers = tuple(Path(name) for name in config.teacher)
     text = Codec.load(home(teachers[0])).config
     return teachers, splits(Path(config.raw), text.source, text.target), (text.source, text.target)
+
+
+def _check_data(folder: Path, corpus: Path) -> None:
+    """Refuse to put the student's text where other text is prepared: the teacher's, most likely."""
+    if not (folder / "manifest.json").exists():
+        return
+    raw = read_manifest(folder)["settings"]["prepare"]["raw"]
+    if Path(raw).resolve() != corpus.resolve():
+        raise ConfigError(
+            f"data.path is {folder}, which holds text prepared from {raw}; give the student its own, "
+            f"for example --set data.path={folder.with_name(f'{folder.name}-distilled')}"
+        )
 
 
 def _languages(config: Any) -> dict[str, str]:
