@@ -1,6 +1,7 @@
 """The callbacks leave training as it was and give the monitor's readings."""
 
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +85,40 @@ def test_the_hugging_face_trainer_trains_the_same_with_the_callback(tmp_path: Pa
     assert all(torch.equal(a, b) for a, b in zip(plain, watched, strict=True))
     rows, _ = read(tmp_path / "readings.jsonl")
     assert sorted({row.step for row in rows}) == [1, 2, 4] and select(rows, "weight_gradient")
+
+
+def accelerated_weights(out: Path | None, wrap: bool) -> tuple[list[torch.Tensor], Any]:
+    """Six batches in three updates of a small BERT, with peft's LoRA or whole."""
+    accelerate, transformers = pytest.importorskip("accelerate"), pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 60}
+    model = transformers.BertForMaskedLM(transformers.BertConfig(**sizes))
+    if wrap:
+        peft = pytest.importorskip("peft")
+        model = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["query", "value"], lora_dropout=0.1))
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
+    made = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], 1e-2)
+    model, optimizer, batches = accelerator.prepare(model, made, DataLoader(TensorDataset(SOURCE), batch_size=4))
+    first = {"input_ids": SOURCE[:4]}
+    monitor = callbacks.accelerate(accelerator, model, optimizer, out, every=1, batch=first) if out else None
+    with monitor or nullcontext():
+        for (batch,) in batches:
+            with accelerator.accumulate(model):
+                loss = model(input_ids=batch, labels=batch).loss
+                accelerator.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+            if monitor:
+                monitor.step(loss)
+    return [p.detach().clone() for p in model.parameters()], monitor
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("wrap", [False, True], ids=["whole", "peft"])
+def test_a_loop_of_accelerate_trains_the_same_with_the_monitor(tmp_path: Path, wrap: bool) -> None:
+    plain, _ = accelerated_weights(None, wrap)
+    watched, monitor = accelerated_weights(tmp_path / "readings.jsonl", wrap)
+    assert all(torch.equal(a, b) for a, b in zip(plain, watched, strict=True))
+    rows, _ = read(tmp_path / "readings.jsonl")
+    assert monitor.done == 3 and [row.step for row in select(rows, "loss")] == [1, 2, 3]
+    assert len({row.site for row in select(rows, "branch_share")}) == 4

@@ -1,10 +1,11 @@
-"""The monitor inside other trainers: thin callbacks for Lightning and for the Hugging Face Trainer.
+"""The monitor inside other trainers: thin callbacks for Lightning and the Hugging Face Trainer, and a monitor for accelerate.
 
     Trainer(callbacks=[bathy.clinic.callbacks.lightning("run/readings.jsonl")])
     Trainer(..., callbacks=[bathy.clinic.callbacks.trainer("run/readings.jsonl")])
+    with bathy.clinic.callbacks.accelerate(accelerator, model, optimizer, "run/readings.jsonl", batch=batch) as monitor: ...
 
-Both take the arguments of `bathy.Monitor` after the model and leave training bit by bit as it was. A model that is not
-bathy's needs `batch=`, on which its sites are found.
+All take the arguments of `bathy.Monitor` after the model and leave training bit by bit as it was. A model that is not
+bathy's, also one that peft has wrapped, needs `batch=`, on which its sites are found.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from bathy.clinic.findings import Finding
 from bathy.clinic.monitor import Monitor
 from bathy.errors import require
 
@@ -73,3 +75,17 @@ def trainer(out: str | Path | None = None, **settings: Any) -> Any:
             self.monitor.__exit__(None, None, None)
 
     return MonitorCallback()
+
+
+def accelerate(accelerator: Any, model: Any, optimizer: Any, out: str | Path | None = None, **settings: Any) -> Monitor:
+    """A Monitor for a loop of accelerate's: `monitor.step(loss)` after each batch counts those that ended in an update."""
+
+    class AccelerateMonitor(Monitor):
+        """Steps with the accelerator's updates; batches that only accumulate are passed over."""
+
+        def step(self, loss: Any = None, *, loss_scale: float | None = None) -> list[Finding]:
+            """Say that a batch is over; returns the warnings of the update that it ended, if it did."""
+            return super().step(loss, loss_scale=loss_scale) if accelerator.sync_gradients else []
+
+    plain = getattr(optimizer, "optimizer", optimizer)  # what accelerate wraps
+    return AccelerateMonitor(accelerator.unwrap_model(model), out, optimizer=plain, **settings)
