@@ -81,6 +81,20 @@ def test_the_documentation_builds_strictly(tmp_path: Path) -> None:
     assert pages == listed
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
+def test_every_page_starts_with_what_a_reader_can_do_after_it(page: Path) -> None:
+    title, blank, first, *_ = page.read_text(encoding="utf-8").split("\n")
+    assert title.startswith("# ") and not blank and first.startswith("After this page you can "), page.name
+
+
+def test_no_page_uses_words_of_its_own_where_the_field_has_one() -> None:
+    """The left column of our style's table, as far as a machine can tell."""
+    ours = r"\b(encoder-attention|end marks?|begin marks?|learnt|as ever|mends?|mended|deaf|going on from|the watch)\b"
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "src").rglob("*.html"), *ROOT.glob("examples/*")]
+    found = {page.name: words for page in pages if (words := re.findall(ours, page.read_text(encoding="utf-8"), re.I))}
+    assert found in ({}, {"CHANGELOG.md": ["learnt"]}), found
+
+
 def test_the_tree_in_the_readme_is_the_tree() -> None:
     tree = re.search(r"    src/bathy/\n(.*?)    configs/", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
     assert tree

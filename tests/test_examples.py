@@ -50,6 +50,10 @@ def test_the_notebook_runs_and_shows_what_it_names(path: Path, tmp_path: Path, m
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert notebook["nbformat"] == 4 and not any(cell["outputs"] or cell["execution_count"] for cell in cells)
     scope: dict[str, Any] = {"__name__": "__main__"}
-    shown = [value for cell in cells if (value := run_cell("".join(cell["source"]).replace("layers = 12", "layers = 2"), scope)) is not None]
+    shown = [
+        value
+        for cell in cells
+        if (value := run_cell("".join(cell["source"]).replace("layers = 12", "layers = 2"), scope)) is not None
+    ]
     assert {type(value).__name__ for value in shown} == {"Sites", "Audit", "Examination", "Forecast", "Profile"}
     assert all("<table>" in value._repr_html_() for value in shown)
