@@ -17,7 +17,9 @@ from bathy.errors import ConfigError, SchemeError
 from bathy.tasks.models import fold_if_possible
 from bathy.tasks.translation.export import argos, ctranslate, export
 from bathy.tasks.translation.search import Decode
+from bathy.tasks.translation.settings import TextConfig
 from bathy.tasks.translation.text import Codec
+from bathy.tasks.translation.text.pieces import learn_pieces
 from bathy.tasks.translation.translate import Translator
 
 LINES = ["Der Hund schläft.", "Die alte Frau kauft heute ein rotes Haus.", "Wir lachen nie.", "Ja", "Ein Kind sieht den Berg."]
@@ -135,10 +137,22 @@ print(json.dumps([tokens, [pair.translate(line) for line in lines]]))
 ODD = ["Das ist 'gut' & [schlecht] <b> | \"ja\"", "AT&T's Haus", "R&B &c", "'s war einmal", "a|b [c]"]
 
 
-def test_argos_installs_the_package_and_translates_with_it(toy_data: Path, tmp_path: Path) -> None:
+def sentencepiece_data(toy_raw: Path, folder: Path) -> Path:
+    """The tokenizer of a data folder that was prepared with SentencePiece."""
+    lines = [line for side in ("de", "en") for line in (toy_raw / f"train.{side}").read_text(encoding="utf-8").splitlines()]
+    folder.mkdir()
+    Codec(TextConfig(tokeniser="sentencepiece"), learn_pieces([lines[::9]], 300)).save(folder)
+    return folder
+
+
+@pytest.mark.parametrize("tokeniser", ["moses", "sentencepiece"])
+def test_argos_installs_the_package_and_translates_with_it(
+    tokeniser: str, toy_data: Path, toy_raw: Path, tmp_path: Path
+) -> None:
     """Also where Moses escapes what the model has never seen escaped."""
-    codec = Codec.load(toy_data)
-    export_random(tmp_path, toy_data, "argos")
+    data = toy_data if tokeniser == "moses" else sentencepiece_data(toy_raw, tmp_path / "data")
+    codec = Codec.load(data)
+    export_random(tmp_path, data, "argos")
     (package,) = (tmp_path / "out").glob("*.argosmodel")
     home = {name: str(tmp_path / "argos") for name in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")}
     command = [sys.executable, "-W", "ignore", "-c", ARGOS, str(package), json.dumps([*LINES, *ODD])]
@@ -161,3 +175,11 @@ def test_argos_refuses_text_it_would_split_differently(toy_raw: Path, tmp_path: 
         codec.config = plain.model_copy(update=change)
         with pytest.raises(ConfigError, match=next(iter(change))):
             argos.check_text(codec)
+    pieces = Codec.load(sentencepiece_data(toy_raw, tmp_path / "data"))
+    argos.check_text(pieces)
+    for text, sides, message in (
+        (TextConfig(tokeniser="sentencepiece", normalise=True), 1, "normalise"),
+        (TextConfig(tokeniser="sentencepiece"), 2, "one SentencePiece model"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            argos.check_text(Codec(text, *[pieces.subwords["source"]] * sides))

@@ -1,8 +1,9 @@
-"""An Argos Translate package: `translate-de_en-1_0.argosmodel`, a zip of metadata, a CTranslate2 model and BPE codes.
+"""An Argos Translate package: `translate-de_en-1_0.argosmodel`, a zip of metadata, a CTranslate2 model and a tokenizer.
 
-Argos splits with Moses, always escaping (' becomes &apos;), then applies BPE codes that mark the pieces inside a word with @@.
-A model trained on words that were not escaped is made to fit: in its codes and source vocabulary every such character stands
-escaped, and merges before all others put the characters of an escape together again. CTranslate2 appends EOS to the source.
+With SentencePiece the tokenizer is the model's own file. Otherwise Argos splits with Moses, always escaping (' becomes &apos;),
+then applies BPE codes that mark the pieces inside a word with @@. A model trained on words that were not escaped is made to fit:
+in its codes and source vocabulary every such character stands escaped, and merges before all others put the characters of an
+escape together again. CTranslate2 appends EOS to the source.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from bathy.tasks.translation.languages import language_name
 from bathy.tasks.translation.search import Decode
 from bathy.tasks.translation.text import Codec
 from bathy.tasks.translation.text.bpe import END, parts
+from bathy.tasks.translation.text.pieces import Pieces
 
 ESCAPES = {"&": "&amp;", "|": "&#124;", "<": "&lt;", ">": "&gt;", "'": "&apos;", '"': "&quot;", "[": "&#91;", "]": "&#93;"}
 """What Moses escapes."""
@@ -37,11 +39,24 @@ def package_name(codec: Codec) -> str:
 def check_text(codec: Codec) -> None:
     """Refuse text settings that Argos cannot follow."""
     text = codec.config
-    wrong = {"tokeniser": text.tokeniser != "moses", "aggressive": text.aggressive, "lowercase": text.lowercase}
+    pieces = text.tokeniser == "sentencepiece"
+    if pieces and not codec.joint:
+        raise ConfigError("Argos has one SentencePiece model for both languages; this one has two: export it --to ctranslate2")
+    wrong = {"lowercase": text.lowercase}
+    wrong |= (
+        {"normalise": text.normalise} if pieces else {"tokeniser": text.tokeniser != "moses", "aggressive": text.aggressive}
+    )
     for name in (name for name, no in wrong.items() if no):
         raise ConfigError(
-            f"Argos splits by plain Moses; this model has prepare.{name} = {getattr(text, name)!r}: export it --to ctranslate2"
+            f"Argos splits by plain {'SentencePiece' if pieces else 'Moses'}; "
+            f"this model has prepare.{name} = {getattr(text, name)!r}: export it --to ctranslate2"
         )
+
+
+def tokenizer_file(codec: Codec) -> tuple[str, bytes]:
+    """Name and content of what Argos splits text with."""
+    subwords = codec.subwords["source"]
+    return ("sentencepiece.model", subwords.model) if isinstance(subwords, Pieces) else ("bpe.model", codes(codec).encode())
 
 
 def write(model: Transformer, codec: Codec, decode: Decode, folder: Path, kind: str) -> None:
@@ -64,7 +79,8 @@ def write(model: Transformer, codec: Codec, decode: Decode, folder: Path, kind: 
         spec.save(str(Path(scratch) / "model"))
         with zipfile.ZipFile(folder / f"{name}.argosmodel", "w", zipfile.ZIP_DEFLATED) as package:
             package.writestr(f"{name}/metadata.json", json.dumps(metadata, indent=2, ensure_ascii=False))
-            package.writestr(f"{name}/bpe.model", codes(codec))
+            tokenizer, content = tokenizer_file(codec)
+            package.writestr(f"{name}/{tokenizer}", content)
             package.writestr(f"{name}/README.md", f"# {metadata['from_name']} – {metadata['to_name']}\n\nTrained with bathy.\n")
             for path in sorted((Path(scratch) / "model").iterdir()):
                 package.write(path, f"{name}/model/{path.name}")
@@ -79,12 +95,14 @@ def escape(name: str, codec: Codec) -> str:
 
 def source_names(codec: Codec) -> list[str]:
     """The source vocabulary in the order of its ids, as Argos writes subwords."""
-    return mark([escape(name, codec) for name in codec.subwords["source"].names])
+    source = codec.subwords["source"]
+    return source.names if isinstance(source, Pieces) else mark([escape(name, codec) for name in source.names])
 
 
 def target_names(codec: Codec) -> list[str]:
     """The target vocabulary in the order of its ids, as Argos joins subwords."""
-    return mark(codec.subwords["target"].names)
+    target = codec.subwords["target"]
+    return target.names if isinstance(target, Pieces) else mark(target.names)
 
 
 def mark(names: list[str]) -> list[str]:
