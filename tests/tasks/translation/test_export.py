@@ -93,10 +93,11 @@ def test_wrong_targets_and_existing_folders_are_refused(toy_data: Path, tmp_path
 
 
 @pytest.mark.slow
-def test_the_guide_runs_without_bathy(toy_data: Path, tmp_path: Path) -> None:
-    for to in ("marian", "ctranslate2"):
-        folder = tmp_path / to
-        export_random(folder, toy_data, to)
+def test_the_guide_runs_without_bathy(toy_data: Path, toy_raw: Path, tmp_path: Path) -> None:
+    pieces = sentencepiece_data(toy_raw, tmp_path / "data")
+    for to, data in (("marian", toy_data), ("ctranslate2", toy_data), ("ctranslate2", pieces)):
+        folder = tmp_path / f"{to}-{data.parent.name}"
+        export_random(folder, data, to)
         code = re.search(r"```python\n(.*)```", (folder / "out" / "README.md").read_text(encoding="utf-8"), re.DOTALL)
         assert code
         script = "import sys; sys.modules['bathy'] = None\n" + code[1].replace("…", LINES[0])

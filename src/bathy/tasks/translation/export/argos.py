@@ -1,9 +1,9 @@
 """An Argos Translate package: `translate-de_en-1_0.argosmodel`, a zip of metadata, a CTranslate2 model and a tokenizer.
 
 With SentencePiece the tokenizer is the model's own file. Otherwise Argos splits with Moses, always escaping (' becomes &apos;),
-then applies BPE codes that mark the pieces inside a word with @@. A model trained on words that were not escaped is made to fit:
-in its codes and source vocabulary every such character stands escaped, and merges before all others put the characters of an
-escape together again. CTranslate2 appends EOS to the source.
+then applies BPE codes that mark the pieces inside a word with @@. A model trained on words that were not escaped is made to
+fit: in its codes and source vocabulary every such character stands escaped, and merges before all others put the characters of
+an escape together again. CTranslate2 appends EOS to the source.
 """
 
 from __future__ import annotations

@@ -30,6 +30,16 @@ search = {{"beam_size": {beam}, "length_penalty": {penalty}, "patience": {patien
 result = engine.translate_batch([tokens], min_decoding_length=0, max_decoding_length={longest}, **search)
 found = tokenizer.decode([tokenizer.token_to_id(token) for token in result[0].hypotheses[0]])
 """
+PIECES = """\
+import ctranslate2
+from sentencepiece import SentencePieceProcessor
+
+engine, pieces = ctranslate2.Translator("."), SentencePieceProcessor(model_file="sentencepiece.model")
+search = {{"beam_size": {beam}, "length_penalty": {penalty}, "patience": {patience}}}  # patience: search on as bathy does
+tokens = [*pieces.encode(words, out_type=str), "</s>"]
+result = engine.translate_batch([tokens], min_decoding_length=0, max_decoding_length={longest}, **search)
+found = {target}.decode_pieces(result[0].hypotheses[0])
+"""
 BATHY = """\
 echo "…" | bathy translate .
 """
@@ -54,9 +64,10 @@ def guide(to: str, codec: Codec, decode: Decode, max_length: int) -> str:
         return f"{title}\n```sh\n{BATHY}```\n"
     if to == "argos":
         return f"{title}\n```python\n{ARGOS.format(source=text.source, target=text.target)}```\n"
-    engine = MARIAN if to == "marian" else CTRANSLATE2
-    longest, patience = min(max_length, LONGEST), 50 if decode.beam > 1 else 1
-    code = engine.format(beam=decode.beam, penalty=decode.length_penalty, patience=patience, longest=longest)
+    engine = MARIAN if to == "marian" else PIECES if text.tokeniser == "sentencepiece" else CTRANSLATE2
+    search = {"beam": decode.beam, "penalty": decode.length_penalty, "patience": 50 if decode.beam > 1 else 1}
+    target = "pieces" if codec.joint else 'SentencePieceProcessor(model_file="sentencepiece.target.model")'
+    code = engine.format(**search, longest=min(max_length, LONGEST), target=target)
     return f"{title}\n```python\n{before(codec)}\n{code}{after(codec)}```\n"
 
 
