@@ -4,7 +4,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from bathy.cli import COMMANDS, app
+from bathy.cli import COMMANDS, app, main
 
 
 def bathy(*args: str) -> subprocess.CompletedProcess[str]:
@@ -23,6 +23,35 @@ def test_a_users_mistake_is_one_line_and_exit_code_two() -> None:
     assert result.returncode == 2
     assert result.stderr.startswith("error: there is no benchmark 'admn'. Did you mean admin? Known: ")
     assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["trian"], "trian"),
+        (["train"], "config"),
+        (["train", "x.toml", "--stpes", "3"], "--stpes"),
+        (["corpus", "toy", "raw", "--size", "many"], "--size"),
+        (["sweep", "x.toml", "--grace", "postgresql://me:geheim-4711@host/db"], "--grace"),
+    ],
+)
+def test_a_wrong_option_is_one_line_too_and_repeats_no_secret(
+    args: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(args)
+    shown = capsys.readouterr().err
+    assert left.value.code == 2 and message in shown.replace("CONFIG", "config") and "--help" in shown and "geheim" not in shown
+    assert shown.startswith("error: ") and len(shown.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("raised", "code"), [(EOFError(), 2), (KeyboardInterrupt(), 130), (BrokenPipeError(32, "pipe"), 141)])
+def test_how_a_command_ends_is_its_exit_code(raised: BaseException, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bathy.cli._silence", lambda: None)
+    monkeypatch.setattr("bathy.cli.doctor._machine", lambda: (_ for _ in ()).throw(raised))
+    with pytest.raises(SystemExit) as left:
+        main(["doctor"])
+    assert left.value.code == code
 
 
 def test_alone_it_shows_what_one_can_do() -> None:

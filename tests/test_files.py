@@ -74,6 +74,12 @@ def test_what_cannot_be_written_is_said_before_work_begins_and_leaves_nothing(tm
             check_output(path)
     with pytest.raises(DataError, match="is not a folder"):
         check_folder(file)
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for check in (check_output, check_folder):
+        with pytest.raises(DataError, match="choose a different"):
+            check(loop)
+    loop.unlink()
     with pytest.raises(DataError):
         check_folder(Path("/proc/nothing"))
     check_output(tmp_path / "a" / "b" / "c", None)
@@ -90,10 +96,13 @@ def test_what_a_killed_process_left_is_removed_at_the_next_start(tmp_path: Path)
         check_output(tmp_path / "out")
         assert mine.exists() and not dead.exists()
     (tmp_path / "work").mkdir()
-    (tmp_path / "work" / ".x.tmp").mkdir()
-    (tmp_path / "work" / ".y.host.7.tmp").write_text("half")
+    (tmp_path / "work" / ".x.host.7.tmp").mkdir()
+    (tmp_path / "work" / dead.name).write_text("half")
+    theirs = [tmp_path / "work" / name for name in (".y.tmp", "z.1.tmp", mine.name)]
+    for path in theirs:
+        path.write_text("of another program, or of a process that runs")
     with lock_folder(tmp_path):
-        assert not list(tmp_path.rglob("*.tmp"))
+        assert sorted(tmp_path.rglob("*.tmp")) == sorted(theirs)
 
 
 def test_a_folder_appears_whole(tmp_path: Path) -> None:

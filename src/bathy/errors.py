@@ -101,6 +101,8 @@ ADVICE = {
     errno.EISDIR: "it is a folder, not a file",
     errno.ENOTDIR: "a part of the path is a file, not a folder",
     errno.ENOENT: "no such file or folder",
+    errno.EEXIST: "something else is there already; choose a different place",
+    errno.ELOOP: "it is a link that leads back to itself; choose a different place",
     errno.ENAMETOOLONG: "the name is too long for the file system",
     errno.EMFILE: "too many open files; raise the limit with ulimit -n",
 }

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import stat
 import sys
@@ -56,7 +57,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
     A link keeps pointing to its file, which is replaced; what is not a regular file (a device, a FIFO) is written to.
     """
-    path = path.resolve() if path.is_symlink() else path
+    path = _followed(path)
     if _special(path):
         yield path
         return
@@ -101,6 +102,11 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+def _followed(path: Path) -> Path:
+    """What a link leads to, whether it is there or not; one that leads back to itself stays and fails when it is opened."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
 def _special(path: Path) -> bool:
     """Whether something is there that is neither a regular file nor a folder."""
     try:
@@ -116,17 +122,24 @@ def _temporary(path: Path) -> Path:
 
 def _remove_leftovers(path: Path) -> None:
     """Remove temporary files and folders for `path` that killed processes of this machine left beside it."""
-    if os.name == "nt":  # os.kill would end the process it asks about
+    if os.name == "nt":
         return
     start = f".{path.name[:40]}.{platform.node()[:20]}."
     with suppress(OSError):  # a folder that cannot be listed
         for left in path.parent.iterdir():
-            process = left.name.removeprefix(start).removesuffix(".tmp")
-            if left.name == f"{start}{process}.tmp" and process.isdecimal() and not _alive(int(process)):
+            if left.name.startswith(start) and _abandoned(left):
                 remove(left)
 
 
+def _abandoned(path: Path) -> bool:
+    """Whether a name is one of `_temporary`, of a process that no longer runs: others' `.tmp` files are none of ours."""
+    named = re.fullmatch(r"\.(?P<name>.+)\.(?P<process>\d{1,9})\.tmp", path.name)
+    return bool(named) and not (named["name"].endswith(platform.node()[:20]) and _alive(int(named["process"])))
+
+
 def _alive(process: int) -> bool:
+    if os.name == "nt":  # os.kill would end the process it asks about
+        return False
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
@@ -148,7 +161,7 @@ def check_output(*paths: Path | None) -> None:
     """An error for the first file that could not be written, found by trying; what killed processes left there is removed."""
     for path in filter(None, paths):
         with explained(path):
-            place = path.resolve() if path.is_symlink() else path
+            place = _followed(path)
             _remove_leftovers(place)
             if _special(place):
                 if not os.access(place, os.W_OK):
@@ -174,7 +187,7 @@ def check_folder(*paths: Path | None) -> None:
 def _try_in(folder: Path) -> None:
     """Make the folder and a file in it, then remove what was made."""
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
-    trial = folder / f".{os.getpid()}.tmp"
+    trial = _temporary(folder / "trial")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         trial.touch()
@@ -203,7 +216,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
                 f"{folder} is in use by another process; wait until it ends, or choose a different folder"
             ) from None
     try:
-        for left in [*folder.rglob(".*.tmp")]:
+        for left in filter(_abandoned, [*folder.rglob(".*.tmp")]):
             remove(left)
         yield
     finally:

@@ -54,7 +54,7 @@ class Result:
         shown = f"bathy {' '.join(map(str, self.args))}\nexit code {self.code}\n{self.err[-3000:]}"
         assert "Traceback" not in self.err and "Traceback" not in self.out, shown
         assert self.killed or self.code in (0, 1, 2), shown
-        if self.code == 2 and "Usage:" not in self.err:
+        if self.code == 2:
             errors = [line for line in self.err.splitlines() if line.startswith("error: ")]
             assert len(errors) == 1 and self.err.rstrip().splitlines()[-1] == errors[0], shown
         return self

@@ -49,6 +49,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+USAGE_ERROR: Any = typer.BadParameter.__base__
+"""What typer raises for a wrong option or argument, wherever its version has the class."""
 
 
 @app.callback(invoke_without_command=True)
@@ -64,13 +66,20 @@ for _name, _module in COMMANDS.items():
     app.command(_name)(getattr(import_module(_module), _name))
 
 
-def main(args: list[str] | None = None) -> Any:
+def main(args: list[str] | None = None) -> NoReturn:
     """Run the command line; what a user can cause becomes one line on standard error and exit code 2."""
     try:
         try:
-            return app(args)
+            code = app(args, standalone_mode=False)  # else typer reports errors its own way, with what they repeat of secrets
         finally:
             sys.stdout.flush()
+        sys.exit(code or 0)
+    except SystemExit as left:
+        if isinstance(left.__context__, BrokenPipeError):  # typer's answer to it
+            _leave_closed_pipe()
+        raise
+    except USAGE_ERROR as error:
+        _fail_usage(error)
     except Diverged as error:
         if int(os.environ.get("RANK", "0")):  # all ranks of a run stop; the first one says why
             sys.exit(2)
@@ -79,12 +88,11 @@ def main(args: list[str] | None = None) -> Any:
         _fail(str(error))
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:  # the reader of our output left, e.g. `| head`
+    except BrokenPipeError:
+        _leave_closed_pipe()
+    except (OSError, EOFError, typer.Abort) as error:  # typer makes an Abort of an EOFError
         _silence()
-        sys.exit(141)
-    except (OSError, EOFError) as error:
-        _silence()
-        _fail(explain(error))
+        _fail(explain(error if isinstance(error, OSError) else EOFError()))
     except MemoryError as error:
         _fail(f"out of memory {error}; use a smaller model, batch or file, or a machine with more memory")
     except Exception as error:
@@ -94,9 +102,23 @@ def main(args: list[str] | None = None) -> Any:
         _fail("this is a bug in bathy, shown above; please report it", 1)
 
 
+def _fail_usage(error: Any) -> NoReturn:
+    """One line for an option or argument that is wrong; the help that stands there already needs none."""
+    message = " ".join(error.format_message().split())
+    if not message:
+        sys.exit(2)
+    _fail(f"{message.rstrip('.')}; `{error.ctx.command_path if error.ctx else 'bathy'} --help` shows how it is used")
+
+
 def _fail(message: str, code: int = 2) -> NoReturn:
     Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold red]error:[/] {escape(redact(message))}")
     sys.exit(code)
+
+
+def _leave_closed_pipe() -> NoReturn:
+    """The reader of our output left, e.g. `| head`."""
+    _silence()
+    sys.exit(141)
 
 
 def _silence() -> None:
