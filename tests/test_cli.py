@@ -47,7 +47,7 @@ def test_a_wrong_option_is_one_line_too_and_repeats_no_secret(
 
 @pytest.mark.parametrize(("raised", "code"), [(EOFError(), 2), (KeyboardInterrupt(), 130), (BrokenPipeError(32, "pipe"), 141)])
 def test_how_a_command_ends_is_its_exit_code(raised: BaseException, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bathy.cli._silence", lambda: None)
+    monkeypatch.setattr("bathy.console._silence", lambda: None)
     monkeypatch.setattr("bathy.cli.doctor._machine", lambda: (_ for _ in ()).throw(raised))
     with pytest.raises(SystemExit) as left:
         main(["doctor"])
@@ -61,3 +61,17 @@ def test_alone_it_shows_what_one_can_do() -> None:
 
 def test_the_version_is_printed() -> None:
     assert bathy("--version").stdout.startswith("bathy 0.")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        "translate run --length-penalty nan",
+        "clinic run --tokens 99999999999999999999999",
+        "score a -r b --samples 9223372036854775808",
+    ],
+)
+def test_a_number_that_nothing_can_hold_is_refused_by_every_command(args: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(args.split())
+    assert args.split()[-2] in capsys.readouterr().err

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pytest
 
-from bathy.errors import DataError, explain, redact, redact_words
+from bathy.errors import DataError, explain, keep_address_secret, redact, redact_words
 from bathy.files import (
     check_folder,
     check_output,
@@ -161,7 +161,9 @@ def test_an_origin_holds_no_path_of_a_machine(monkeypatch: pytest.MonkeyPatch) -
 
 
 ADDRESSES = ["postgresql://me:geheim@host/db", "postgresql:/me:geheim@host", "postgresql//me:geheim@host", "p://me:ge@heim:x@h",
-             "mysql+driver://me:geheim@[::1]:3306/x?ssl=1", "https://h/x?token=geheim&y=1", "h?api_key=geheim"]  # fmt: skip
+             "mysql+driver://me:geheim@[::1]:3306/x?ssl=1", "https://h/x?token=geheim&y=1", "h?api_key=geheim",
+             "https://geheim@host/x", "redis://:geheim@h:1/0", "host=h password='ge heim' dbname=x", "PWD=geheim;UID=me",
+             '{"password": "geheim"}', "password: geheim", "Authorization: Bearer geheim", "AccountKey=geheim;x=1"]  # fmt: skip
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
@@ -174,13 +176,31 @@ def test_no_secret_of_a_command_line_is_recorded(address: str, monkeypatch: pyte
 
 
 def test_no_secret_of_the_environment_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PGPASSWORD", "WANDB_API_KEY", "HF_TOKEN", "MY_SECRET", "MYSQL_PWD"):
-        monkeypatch.setenv(name, "geheim99")
+    names = ["PGPASSWORD", "WANDB_API_KEY", "HF_TOKEN", "MY_SECRET", "MYSQL_PWD", "GH_PAT", "REDIS_AUTH", "SECRET_KEY_BASE"]
+    addresses = {
+        "DATABASE_URL": "postgresql://me:geheim99@h/x",
+        "https_proxy": "http://me:geheim99@h",
+        "DSN": "password='geheim99'",
+    }
+    for name in [*names, *addresses]:
+        monkeypatch.setenv(name, addresses.get(name, "geheim99"))
         assert str(DataError("the server said geheim99 is wrong")) == "the server said *** is wrong"
         monkeypatch.delenv(name)
     monkeypatch.setenv("PWD", "/home/me")
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+    monkeypatch.setenv("USE_TOKEN", "false")
     assert redact("/home/me is false") == "/home/me is false"
+
+
+def test_an_encoded_password_is_kept_secret_decoded_too() -> None:
+    keep_address_secret("mssql+pyodbc:///?odbc_connect=UID%3Dme%3BPWD%3Dge-heim-1")
+    keep_address_secret("postgresql://me:ge%2Fheim%402@host/db")
+    assert redact("near ge-heim-1, ge/heim@2 and ge%2Fheim%402") == "near ***, *** and ***"
+
+
+@pytest.mark.parametrize("text", ["train.tokens=8", "unknown token: <s>", "the basic idea", "runs/a:b", "a@b.toml", "password"])
+def test_what_is_no_secret_is_shown(text: str) -> None:
+    assert redact(text) == text
 
 
 def test_what_the_system_refuses_is_explained() -> None:

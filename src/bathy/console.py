@@ -1,4 +1,4 @@
-"""What a person sees: tables, and progress that is a bar on a terminal and plain lines elsewhere."""
+"""What a person sees: tables, progress (a bar on a terminal, plain lines elsewhere), and errors as one line."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import math
 import os
 import sys
 import time
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import IO, Protocol, TypeVar
+from contextlib import contextmanager, suppress
+from typing import IO, NoReturn, Protocol, TypeVar
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+
+from bathy.errors import BathyError, Diverged, explain, redact, system_error
 
 T = TypeVar("T")
 
@@ -34,7 +37,50 @@ err = _console(sys.stderr, stderr=True)
 
 def warn(text: str) -> None:
     """A warning, on standard error."""
-    err.print(f"[yellow]warning:[/] {escape(text)}")
+    err.print(f"[yellow]warning:[/] {escape(redact(text))}")
+
+
+def fail(message: str, code: int = 2) -> NoReturn:
+    """End the process with one line on standard error."""
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold red]error:[/] {escape(redact(message))}")
+    sys.exit(code)
+
+
+@contextmanager
+def ending() -> Iterator[None]:
+    """A block that ends its process as a command ends: what a user can cause is one line and exit code 2."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except Diverged as error:
+        if int(os.environ.get("RANK", "0")):  # all ranks of a run stop; the first one says why
+            sys.exit(2)
+        fail(str(error))
+    except BathyError as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output left, e.g. `| head`
+        _silence()
+        sys.exit(141)
+    except (OSError, EOFError) as error:
+        _silence()
+        fail(explain(error))
+    except MemoryError as error:
+        fail(f"out of memory {error}; use a smaller model, batch or file, or a machine with more memory")
+    except Exception as error:
+        if cause := system_error(error):
+            fail(explain(cause))
+        sys.stderr.write(redact(traceback.format_exc()))
+        fail("this is a bug in bathy, shown above; please report it", 1)
+
+
+def _silence() -> None:
+    """Send what is still to be printed nowhere, as it cannot be printed."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 BLOCKS = "▁▂▃▄▅▆▇█"

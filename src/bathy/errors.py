@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from types import ModuleType
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 
 class BathyError(Exception):
@@ -126,15 +126,26 @@ def system_error(error: BaseException) -> OSError | None:
     return OSError(errno.ENOSPC, "") if re.search(r"database or disk is full|No space left", str(error)) else None
 
 
-SECRET_WORD = r"(?:(?<![a-z])pass|password|passwd|passphrase|_pwd|secret|token|credentials?|(?:api|access|private)[-_]?key)"
-SECRET_VARIABLE = re.compile(rf"(?:{SECRET_WORD}|_key)$", re.IGNORECASE)
-"""Names of environment variables and options whose value nobody should see; `tokens` is no such name."""
+KEY = r"(?:api|access|account|private|secret|shared|signing|encryption)[-_]?key"
+SECRET_WORD = rf"(?:(?<![a-z])pass|password|passwd|passphrase|_pwd|secret|token|credentials?|{KEY})"
+SECRET_VARIABLE = re.compile(
+    rf"{SECRET_WORD}s?(?![a-z])|(?:^|_)(?:keys?|auth|bearer|pat|cookie)(?:_|$)|^pg_?pass$|_key", re.IGNORECASE
+)
+"""Names of environment variables whose value nobody should see; `TOKENIZERS_PARALLELISM` and `PWD` are no such names."""
 SECRET_OPTION = re.compile(rf"^-[\w.-]*{SECRET_WORD}$", re.IGNORECASE)
-IN_ADDRESS = re.compile(r"(?P<before>[^\s:/@'\"]*:)(?!//)\S+(?P<after>@)")
-"""user:password@, also in an address that is not quite one."""
-IN_SETTING = re.compile(rf"(?P<before>[\w.-]*{SECRET_WORD}=)(?P<value>[^\s&#]+)", re.IGNORECASE)
+IN_ADDRESS = re.compile(
+    r"(?P<before>[^\s:/@'\"]*:)(?!//)(?P<value>\S+)(?P<after>@)|(?P<scheme>://)(?P<login>[^\s:/@'\"]+)(?=@)"
+)
+"""user:password@, also in an address that is not quite one, and a token that stands alone there."""
+IN_SETTING = re.compile(
+    rf"""(?P<before>(?:[\w.-]*{SECRET_WORD}|\bpwd)=|[\w.-]*(?:password|passwd|passphrase|secret|{KEY})['"]?:\s*|\b(?:bearer|authorization:\s*\w+)\s+)
+    (?:(?P<quote>['"])(?P<quoted>.*?)(?P=quote)|(?P<value>[^\s&\#;'"]+))""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""password=…, also quoted, in JSON, after a colon and in a header."""
 SHORTEST = 4
 """Characters from which a secret is looked for in any text; shorter ones stand in too many words."""
+HARMLESS = {"true", "false", "none", "null", "auto"}
 _secrets: set[str] = set()
 
 
@@ -145,24 +156,37 @@ def keep_secret(*values: str) -> None:
 
 def keep_address_secret(address: str) -> str:
     """The address without user and passwords, which are kept secret from now on; it may be malformed."""
-    keep_secret(*(unquote(match["value"]) for match in IN_SETTING.finditer(address)))
+    keep_secret(*_settings_in(address), *_settings_in(unquote(address)))
     scheme, slashes, rest = address.partition("://")
     login, at, host = (rest if slashes else address).rpartition("@")
     if not at:
         return redact(address)
-    password = login.partition(":")[2]
-    keep_secret(address, login, password, unquote(password))
+    for password in (login.partition(":")[2], login.rpartition(":")[2]):  # the last: of an address that is not quite one
+        keep_secret(password, unquote(password), quote(unquote(password), safe=""))
+    keep_secret(address, login)
     return redact(f"{scheme}{slashes}***@{host}" if slashes else f"***@{host}")
 
 
 def redact(text: str) -> str:
-    """The text with every secret as ***: passwords in addresses, secret settings, values of secret environment variables."""
-    hidden = _secrets | {value for name, value in os.environ.items() if SECRET_VARIABLE.search(name)}
-    for value in sorted(hidden, key=len, reverse=True):
-        if len(value) >= SHORTEST:
+    """The text with every secret as ***: passwords in addresses, secret settings, what secret environment variables hold."""
+    for value in sorted(_secrets.union(*map(_secrets_in, os.environ, os.environ.values())), key=len, reverse=True):
+        if len(value) >= SHORTEST and value.lower() not in HARMLESS:
             text = text.replace(value, "***")
-    text = IN_ADDRESS.sub(r"\g<before>***\g<after>", text)
-    return IN_SETTING.sub(r"\g<before>***", text)
+    text = IN_ADDRESS.sub(lambda found: f"{found['before']}***@" if found["before"] else "://***", text)
+    return IN_SETTING.sub(lambda found: f"{found['before']}***", text)
+
+
+def _secrets_in(name: str, value: str) -> list[str]:
+    """What nobody should see of an environment variable: all of it, or the passwords in an address."""
+    if SECRET_VARIABLE.search(name):
+        return [value]
+    logins = [found["value"] or found["login"] for found in IN_ADDRESS.finditer(value)] if "://" in value else []
+    return [*logins, *map(unquote, logins), *_settings_in(value)]
+
+
+def _settings_in(text: str) -> list[str]:
+    """The values of secret settings in an address or a list of settings."""
+    return [unquote(found["quoted"] or found["value"] or "") for found in IN_SETTING.finditer(text)]
 
 
 def redact_words(words: Iterable[str]) -> list[str]:

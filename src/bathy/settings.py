@@ -52,12 +52,12 @@ class Settings(BaseModel):
     def _storable(cls, values: Any) -> Any:
         """Refuse what neither TOML nor a tensor can hold, whatever the field's type."""
         for key, value in values.items() if isinstance(values, dict) else ():
-            if fault := _fault(value) or _misused(cls.model_fields.get(key), value):
-                raise ValueError(f"{cls.section}.{key} is {_short(value)}: {fault}".removeprefix("."))
+            if fault := unusable(value) or _misused(cls.model_fields.get(key), value):
+                raise ValueError(f"{cls.section}.{key} is {shorten(value)}: {fault}".removeprefix("."))
         return values
 
 
-def _fault(value: Any) -> str:
+def unusable(value: Any) -> str:
     """Why a plain value cannot be a setting, or nothing."""
     match value:
         case float() if not math.isfinite(value):
@@ -69,7 +69,7 @@ def _fault(value: Any) -> str:
         case str() if any(0xD800 <= ord(char) < 0xE000 for char in value):
             return "it is not valid Unicode text"
         case list() | tuple():
-            return next(filter(None, map(_fault, value)), "")
+            return next(filter(None, map(unusable, value)), "")
     return ""
 
 
@@ -79,7 +79,7 @@ def _misused(field: FieldInfo | None, value: Any) -> str:
     return "Input should be a number or text, not true or false" if isinstance(value, bool) and not takes_bool else ""
 
 
-def _short(value: Any) -> str:
+def shorten(value: Any) -> str:
     """A value as a message shows it: on one line, and not for ever."""
     try:
         text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
@@ -99,7 +99,7 @@ def _explain(kind: type[Settings], error: ValidationError) -> str:
     if first["type"] == "missing":
         return f"{key} is missing; {_purpose(kind, str(first['loc'][0]))}"
     message = first["msg"].removeprefix("Value error, ")
-    return message if first["type"] == "value_error" else f"{key} is {_short(first['input'])}: {message}"
+    return message if first["type"] == "value_error" else f"{key} is {shorten(first['input'])}: {message}"
 
 
 def _purpose(kind: type[Settings], field: str) -> str:

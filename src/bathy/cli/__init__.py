@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import traceback
-from contextlib import suppress
+from collections.abc import Callable
+from functools import wraps
 from importlib import import_module
 from typing import Any, NoReturn
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
-from bathy.errors import BathyError, Diverged, explain, redact, system_error
+from bathy import console
+from bathy.errors import ConfigError
+from bathy.settings import shorten, unusable
 
 COMMANDS: dict[str, str] = {
     "demo": "bathy.cli.demo",
@@ -62,44 +61,37 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
         raise typer.Exit
 
 
+def checked(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, which refuses numbers that nothing can hold: not finite, or too large for NumPy and torch."""
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        for name, value in values.items():
+            if fault := unusable(value):
+                raise ConfigError(f"--{name.strip('_').replace('_', '-')} is {shorten(value)}: {fault}")
+        command(**values)
+
+    return run
+
+
 for _name, _module in COMMANDS.items():
-    app.command(_name)(getattr(import_module(_module), _name))
+    app.command(_name)(checked(getattr(import_module(_module), _name)))
 
 
 def main(args: list[str] | None = None) -> NoReturn:
     """Run the command line; what a user can cause becomes one line on standard error and exit code 2."""
-    try:
+    with console.ending():
         try:
             code = app(args, standalone_mode=False)  # else typer reports errors its own way, with what they repeat of secrets
-        finally:
-            sys.stdout.flush()
-        sys.exit(code or 0)
-    except SystemExit as left:
-        if isinstance(left.__context__, BrokenPipeError):  # typer's answer to it
-            _leave_closed_pipe()
-        raise
-    except USAGE_ERROR as error:
-        _fail_usage(error)
-    except Diverged as error:
-        if int(os.environ.get("RANK", "0")):  # all ranks of a run stop; the first one says why
-            sys.exit(2)
-        _fail(str(error))
-    except BathyError as error:
-        _fail(str(error))
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:
-        _leave_closed_pipe()
-    except (OSError, EOFError, typer.Abort) as error:  # typer makes an Abort of an EOFError
-        _silence()
-        _fail(explain(error if isinstance(error, OSError) else EOFError()))
-    except MemoryError as error:
-        _fail(f"out of memory {error}; use a smaller model, batch or file, or a machine with more memory")
-    except Exception as error:
-        if cause := system_error(error):
-            _fail(explain(cause))
-        sys.stderr.write(redact(traceback.format_exc()))
-        _fail("this is a bug in bathy, shown above; please report it", 1)
+        except USAGE_ERROR as error:
+            _fail_usage(error)
+        except typer.Abort as error:  # what typer makes of an EOFError
+            raise EOFError from error
+        except SystemExit as left:
+            if isinstance(left.__context__, BrokenPipeError):  # typer's answer to it
+                raise left.__context__ from None
+            raise
+    sys.exit(code or 0)
 
 
 def _fail_usage(error: Any) -> NoReturn:
@@ -107,21 +99,4 @@ def _fail_usage(error: Any) -> NoReturn:
     message = " ".join(error.format_message().split())
     if not message:
         sys.exit(2)
-    _fail(f"{message.rstrip('.')}; `{error.ctx.command_path if error.ctx else 'bathy'} --help` shows how it is used")
-
-
-def _fail(message: str, code: int = 2) -> NoReturn:
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold red]error:[/] {escape(redact(message))}")
-    sys.exit(code)
-
-
-def _leave_closed_pipe() -> NoReturn:
-    """The reader of our output left, e.g. `| head`."""
-    _silence()
-    sys.exit(141)
-
-
-def _silence() -> None:
-    """Send what is still to be printed nowhere, as it cannot be printed."""
-    with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    console.fail(f"{message.rstrip('.')}; `{error.ctx.command_path if error.ctx else 'bathy'} --help` shows how it is used")

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def clinic(
     runs: Annotated[list[Path] | None, typer.Argument(help="Run folders; several stand side by side.")] = None,
     model: Annotated[str, typer.Option(help=f"{FUNCTION}; instead of runs.")] = "",
-    checkpoints: Annotated[int, typer.Option(help="Checkpoints of each run, evenly spaced, the last among them.")] = 1,
-    tokens: Annotated[int, typer.Option(help="Real tokens of the batch that are used at most.")] = 2048,
+    checkpoints: Annotated[int, typer.Option(min=1, help="Checkpoints of each run, evenly spaced, the last among them.")] = 1,
+    tokens: Annotated[int, typer.Option(min=1, help="Real tokens of the batch that are used at most.")] = 2048,
     exams: Annotated[str, typer.Option(help="Exams to run, with commas between; all when empty.")] = "",
     lr: Annotated[
         float | None, typer.Option(help="Learning rate of the step whose output change is measured; else 1e-5.")

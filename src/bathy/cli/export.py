@@ -90,7 +90,7 @@ def _language(model: Path, to: str, out: Path | None, average: float, checkpoint
     from bathy.tasks.language.export import export as run
 
     folder = out or model.with_name(f"{model.name}-{to}")
-    name, found = run(model, to, folder, int(average), checkpoint)
+    name, found = run(model, to, folder, average, checkpoint)
     columns = ["sequences", "identical", "ties", "different", "largest difference in logits"]
     row = (found.sequences, found.identical, found.ties, found.different, f"{found.distance:.1e}")
     console.out.print(console.table(f"bathy and {name} on the same text", columns, [row]))

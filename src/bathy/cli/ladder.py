@@ -35,7 +35,7 @@ def ladder(
 
     names = tuple(name.strip() for name in schemes.split(",") if name.strip())
     chosen = tuple(rate.strip() for rate in rates.split(",") if rate.strip())
-    whole = Ladder(config, numbers(depths, "depths"), names, chosen, numbers(seeds, "seeds"), out, tuple(set_ or ()))
+    whole = Ladder(config, numbers(depths, "depths"), names, chosen, numbers(seeds, "seeds", least=0), out, tuple(set_ or ()))
     if plan:
         rows = make_plan(whole)
         columns = ["layers", "scheme", "CPU-s per update", "runs", "core-hours"]

@@ -22,7 +22,7 @@ def serve(
     timeout: Annotated[float, typer.Option(help="Seconds a request may take.")] = 60.0,
     characters: Annotated[int, typer.Option(help="Most characters of a request.")] = 20_000,
     precision: Annotated[str | None, typer.Option(help="float32, float16 or bfloat16 (bathy's own models).")] = None,
-    threads: Annotated[int, typer.Option(min=0, help="Threads for the products; 0: all cores.")] = 0,
+    threads: Annotated[int, typer.Option(min=0, max=1024, help="Threads for the products; 0: all cores.")] = 0,
 ) -> None:
     """Serve models over HTTP with LibreTranslate's API: /translate, /languages, /detect, /health, /metrics, and a page at /.
 

@@ -19,6 +19,10 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+MOST = 512
+"""Processes that are started at most, whatever is asked for: more would only wait for each other."""
+
+
 def cores() -> int:
     """The cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -28,7 +32,7 @@ class Pool:
     """Worker processes that start when first needed and serve several maps; close it, or use it in a `with` block."""
 
     def __init__(self, workers: int = 0) -> None:
-        self.workers = workers or cores()
+        self.workers = min(workers or cores(), MOST)
         self.executor: ProcessPoolExecutor | None = None
 
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from bathy import console
+from bathy.errors import ConfigError
 from bathy.files import read_json, write_json
 from bathy.train import checkpoint
 from bathy.train.checkpoint import EMA, WEIGHTS, averaged, read_weights
@@ -47,6 +48,8 @@ def choose(run: Path, average: float = 0, which: str = "last") -> Choice:
 
     `average`: 0, what the end of training found best, else the last tenth; below 1, a share of the run; else a number.
     """
+    if average < 0:
+        raise ConfigError(f"the average is {average}; give a number of checkpoints, or a share of the run between 0 and 1")
     if which == "ema":
         return Choice(checkpoint.chosen(run)[-1:], EMA)
     if which != "last":

@@ -7,7 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bathy.errors import ConfigError, nearest
+from bathy.errors import ConfigError, explain, nearest
+
+LARGEST = 1_000_000
+"""Bytes of the largest config that is read: a device or a data file given by mistake is not."""
 
 
 def read_sections(path: Path | None, changes: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
@@ -31,10 +34,16 @@ def check_sections(values: Mapping[str, Any], known: Iterable[str]) -> None:
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        with path.open("rb") as file:
+            data = file.read(LARGEST + 1)
+        if len(data) > LARGEST:
+            raise ConfigError(f"{path} has more than {LARGEST} bytes; that is no config")
+        return tomllib.loads(data.decode("utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(f"there is no config {path}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise ConfigError(explain(error, path)) from None
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, nested too deep
         raise ConfigError(f"{path} cannot be read as TOML: {error}") from None
 
 

@@ -99,9 +99,9 @@ def _seconds(config: Any) -> float:
     return sum(taken[1:]) / TIMED
 
 
-def numbers(text: str, option: str) -> tuple[int, ...]:
+def numbers(text: str, option: str, least: int = 1) -> tuple[int, ...]:
     """Whole numbers with commas between, as an option gives them."""
     parts: Sequence[str] = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isdigit() and int(part) for part in parts):
+    if not parts or not all(part.isdecimal() and int(part) >= least for part in parts):
         raise ConfigError(f"--{option} is {text!r}; write whole numbers with commas between, for example 6,12,24")
     return tuple(map(int, parts))

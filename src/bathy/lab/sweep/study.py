@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bathy.errors import ConfigError, keep_address_secret, require
+from bathy.errors import ConfigError, TrainingError, keep_address_secret, require
 from bathy.lab.runs import Outcome
 from bathy.lab.sweep.grid import Grid, Point, folder_name
 
@@ -74,10 +74,9 @@ def connect(sweep: Sweep) -> Study:
                     url, engine_kwargs=engine, heartbeat_interval=sweep.heartbeat, grace_period=sweep.grace
                 )
                 return optuna.create_study(storage=storage, study_name=sweep.name, load_if_exists=True)
-        except _database_errors() as error:
+        except (*_database_errors(), ImportError, ValueError) as error:  # ValueError: a port that is no number
             if wait is None:
-                line = next(iter(str(error).splitlines()), type(error).__name__)
-                raise ConfigError(f"the sweep's storage {shown(sweep.url)} cannot be used: {line}") from error
+                raise ConfigError(_storage_fault(sweep, error)) from error
             time.sleep(wait)
     raise AssertionError("the last try returns or raises")
 
@@ -86,11 +85,14 @@ def work(sweep: Sweep, run: Runner, poll: float = 1.0) -> None:
     """Run points until none is left, also those of workers that die meanwhile."""
     study = connect(sweep)
     silent: Silent = {}
-    while (state := next_state(study, sweep, silent)) != "done":
-        if state == "waiting":
-            study.optimize(lambda trial: _objective(trial, sweep, run), n_trials=1)
-        else:
-            time.sleep(poll)
+    try:
+        while (state := next_state(study, sweep, silent)) != "done":
+            if state == "waiting":
+                study.optimize(lambda trial: _objective(trial, sweep, run), n_trials=1)
+            else:
+                time.sleep(poll)
+    except _database_errors() as error:
+        raise TrainingError(f"{_storage_fault(sweep, error)}; the same command goes on where it stopped") from error
 
 
 def next_state(study: Study, sweep: Sweep, silent: Silent) -> str:
@@ -199,7 +201,13 @@ def _database_errors() -> tuple[type[Exception], ...]:
     from optuna.exceptions import StorageInternalError
     from sqlalchemy.exc import SQLAlchemyError
 
-    return (ImportError, StorageInternalError, SQLAlchemyError, ValueError)  # ValueError: a port that is no number
+    return (StorageInternalError, SQLAlchemyError)
+
+
+def _storage_fault(sweep: Sweep, error: Exception) -> str:
+    """What the database said, on one line."""
+    line = next(iter(str(error).splitlines()), type(error).__name__)
+    return f"the sweep's storage {shown(sweep.url)} cannot be used: {line}"
 
 
 def shown(url: str) -> str:

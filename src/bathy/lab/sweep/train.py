@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from bathy.console import err
+from bathy.console import ending, err
 from bathy.errors import TrainingError
 from bathy.lab.runs import Outcome, train_if_needed
 from bathy.lab.sweep.grid import Point, changes
@@ -27,7 +27,7 @@ def run_all(sweep: Sweep, config: Path, settings: Sequence[str], workers: int) -
         work_here(sweep, config, settings, threads)
         return
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=work_here, args=(sweep, config, settings, threads)) for _ in range(workers)]
+    processes = [context.Process(target=_work_apart, args=(sweep, config, settings, threads)) for _ in range(workers)]
     for process in processes:
         process.start()
     for process in processes:
@@ -37,6 +37,12 @@ def run_all(sweep: Sweep, config: Path, settings: Sequence[str], workers: int) -
         raise TrainingError("every worker of the sweep ended early; the same command goes on")
     if dead:
         err.print(f"{dead} of {workers} workers ended early; the others took over")
+
+
+def _work_apart(sweep: Sweep, config: Path, settings: Sequence[str], threads: int) -> None:
+    """One worker in a process of its own, which ends as a command does."""
+    with ending():
+        work_here(sweep, config, settings, threads)
 
 
 def work_here(sweep: Sweep, config: Path, settings: Sequence[str], threads: int) -> None:

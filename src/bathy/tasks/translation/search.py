@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeVar
 
 import torch
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 from torch import Tensor
 
 from bathy.core.transformer import Transformer
@@ -42,7 +42,7 @@ class Decode(Settings, section="decode"):
 
     beam: PositiveInt = 4
     """Hypotheses kept for each sentence; 1 is greedy search."""
-    length_penalty: float = 0.6
+    length_penalty: float = Field(default=0.6, ge=-20, le=20)
     """λ in Σ log p / |y|^λ: 0 sums log-probabilities, 1 takes their mean, more favours longer translations."""
     min_length: PositiveInt = 1
     """Fewest tokens of a translation."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bathy import console
 from bathy.core.transformer import Transformer, TransformerConfig
 from bathy.errors import BathyError, ConfigError, ModelError, require, unknown
 from bathy.files import replacing_folder, write_text
@@ -50,7 +51,7 @@ NAMES = ["bathy", "huggingface", *CLASSES]
 """What --to takes: huggingface is whichever of the classes fits."""
 
 
-def export(source: Path, to: str, out: Path, average: int = 1, which: str = "last") -> tuple[str, Comparison]:
+def export(source: Path, to: str, out: Path, average: float = 1, which: str = "last") -> tuple[str, Comparison]:
     """Write the model of a run, checkpoint or model folder; returns the class it became, and how the two compare."""
     if to not in NAMES:
         raise ConfigError(unknown("export target of a language model", to, NAMES))
@@ -107,8 +108,8 @@ def sample(source: Path, config: TransformerConfig) -> Tensor:
         rows = torch.tensor(ids.astype("int64"))
         if len(rows) >= 2 * length:
             return rows[: len(rows) // length * length].view(-1, length)
-    except (BathyError, AttributeError):
-        pass
+    except (BathyError, AttributeError) as error:
+        console.warn(f"the run's validation text cannot be used ({error}); random tokens are compared instead")
     return torch.randint(config.vocab, (SEQUENCES, length), generator=torch.Generator().manual_seed(0))
 
 
