@@ -37,6 +37,34 @@ average = 2
 """
 
 
+LANGUAGE = """
+[task]
+kind = "language"
+[data]
+path = "lm_data"
+vocab = 280
+[prepare]
+raw = "lm_raw"
+[model]
+encoder_layers = 0
+decoder_layers = 1
+width = 16
+ffn = 16
+heads = 2
+context = 16
+[optim]
+warmup = 4
+[train]
+run = "lm_run"
+tokens = 128
+steps = 24
+log_every = 3
+valid_every = 6
+save_every = 4
+keep_last = 3
+"""
+
+
 @pytest.fixture(scope="session")
 def bathy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     home = tmp_path_factory.mktemp("chaos")
@@ -55,6 +83,18 @@ def home(bathy: Commands) -> Path:
     ):  # fmt: skip
         assert bathy(*command.split()).code == 0, command
     return bathy.home
+
+
+@pytest.fixture(scope="session")
+def language(bathy: Commands, home: Path) -> Path:
+    """The same for a language model, in folders that begin with lm_."""
+    (home / "language.toml").write_text(LANGUAGE)
+    (home / "lm_raw").mkdir()
+    for number, line in enumerate((home / "raw/train.en").read_text().splitlines()[:40]):
+        (home / f"lm_raw/{number}.txt").write_text(f"{line} " * 5)
+    for command in ("prepare language.toml", "train language.toml", "export lm_run --to bathy --out lm_model"):
+        assert bathy(*command.split()).code == 0, command
+    return home
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -60,6 +60,27 @@ class Result:
         return self
 
 
+@dataclass
+class Running:
+    """A command while it runs."""
+
+    pid: int
+    errors: Path
+    result: Result | None = None
+
+    def says(self, text: str, seconds: float = 60) -> str:
+        """The line of its messages that holds the text, once it is there; empty if the command ends without it."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            said = self.errors.read_text(errors="replace").splitlines() if self.errors.exists() else []
+            if found := [line for line in said if text in line]:
+                return found[0]
+            if not Path(f"/proc/{self.pid}").exists():
+                return ""
+            time.sleep(0.02)
+        raise AssertionError(f"no {text!r} after {seconds} s: {said}")
+
+
 class Commands:
     """Runs commands in forks of one process that has imported everything."""
 
@@ -76,21 +97,41 @@ class Commands:
         self, *args: object, kill_after: float | None = None, limits: dict[str, int] | None = None, env: Any = None
     ) -> Result:
         """Run `bathy ARGS` in the home folder; SIGKILL it after so many seconds if it still runs then."""
-        words = [str(arg) for arg in args]
+        pid = self._start(args, limits or {}, env or {})
+        timer = threading.Timer(kill_after if kill_after is not None else 300, _kill, (pid,))
+        timer.start()
+        try:
+            return self._finish(args)
+        finally:
+            timer.cancel()
+
+    @contextmanager
+    def running(self, *args: object) -> Iterator[Running]:
+        """A command that runs while the block does; one that still runs at its end is killed. Its result is checked."""
+        command = Running(self._start(args, {}, {}), self.home / ".stderr")
+        try:
+            yield command
+        finally:
+            _kill(command.pid)
+            command.result = self._finish(args)
+
+    def _start(self, args: Sequence[object], limits: dict[str, int], env: dict[str, str]) -> int:
         files = {name: str(self.home / f".{name}") for name in ("stdout", "stderr")}
-        request = {"args": words, "cwd": str(self.home), "limits": limits or {}, "env": env or {}, **files}
+        for file in files.values():
+            Path(file).unlink(missing_ok=True)
+        request = {"args": [*map(str, args)], "cwd": str(self.home), "limits": limits, "env": env, **files}
         assert self.process.stdin and self.process.stdout
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
-        pid = json.loads(self.process.stdout.readline())["pid"]
-        timer = threading.Timer(kill_after if kill_after is not None else 300, _kill, (pid,))
-        timer.start()
+        return int(json.loads(self.process.stdout.readline())["pid"])
+
+    def _finish(self, args: Sequence[object]) -> Result:
+        assert self.process.stdout
         code = json.loads(self.process.stdout.readline())["code"]
-        timer.cancel()
         if code == -signal.SIGKILL:
             TALLY["kills"] += 1
-        out, err = (Path(file).read_text(errors="replace") for file in files.values())
-        return Result(words, code, out, err).check()
+        out, err = ((self.home / name).read_text(errors="replace") for name in (".stdout", ".stderr"))
+        return Result([*map(str, args)], code, out, err).check()
 
     def close(self) -> None:
         self.process.communicate()

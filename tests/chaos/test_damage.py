@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from harness import TALLY, Commands, amount, contents, damage, damaged, dice
+from test_kills import DISTIL
 
 LINES = 4
 """Sentences translated to see whether a model still says the same."""
@@ -21,9 +22,9 @@ def lines(home: Path) -> Path:
     return home / "some.de"
 
 
-@pytest.mark.parametrize("part", range(amount(1, 12)))
-@pytest.mark.parametrize("folder", ["data", "raw", "run", "model"])
-def test_verify_names_what_is_damaged(folder: str, part: int, bathy: Commands, home: Path) -> None:
+@pytest.mark.parametrize("part", range(amount(1, 8)))
+@pytest.mark.parametrize("folder", ["data", "raw", "run", "model", "lm_data", "lm_run", "lm_model"])
+def test_verify_names_what_is_damaged(folder: str, part: int, bathy: Commands, home: Path, language: Path) -> None:
     """But for settings, logs and memories, which carry no checksum: those must only not be a traceback."""
     random = dice("verify", folder, part)
     free = {"config.toml", "metrics.jsonl", "readings.jsonl", "README.md", "profile.json", "inputs.json"}
@@ -47,7 +48,7 @@ def test_preparing_again_repairs_data(part: int, bathy: Commands, home: Path) ->
         assert contents(home / "spoiled", (".work", "manifest.json")) == expected
 
 
-@pytest.mark.parametrize("part", range(amount(1, 12)))
+@pytest.mark.parametrize("part", range(amount(1, 9)))
 @pytest.mark.parametrize("folder", ["run", "model", "run/checkpoints/step_00000024"])
 def test_a_damaged_model_is_refused_or_said_or_translates_as_before(
     folder: str, part: int, bathy: Commands, home: Path, lines: Path
@@ -63,6 +64,47 @@ def test_a_damaged_model_is_refused_or_said_or_translates_as_before(
         if result.code == 0:
             said = "damaged" in result.err and "warning" in result.err
             assert said or (home / "now.out").read_bytes() == expected, (path, way, result.err)
+
+
+SPEAK = ["--prompt", "the", "--length", "6", "--seed", "1"]
+
+
+@pytest.mark.parametrize("part", range(amount(1, 8)))
+@pytest.mark.parametrize("folder", ["lm_run", "lm_model", "lm_run/checkpoints/step_00000024"])
+def test_a_damaged_language_model_is_refused_or_said_or_writes_as_before(
+    folder: str, part: int, bathy: Commands, language: Path
+) -> None:
+    """By `sample` and by `score --text`."""
+    random = dice("sample", folder, part)
+    args = [["sample", folder, *SPEAK], ["score", folder, "--text", "lm_raw/0.txt", "--json"]][part % 2]
+    expected = bathy(*args)
+    assert expected.code == 0
+    found = files(language / folder, ("config.toml",))
+    for path in random.sample(found, min(len(found), amount(1, 8))):
+        with damaged(path, random) as way:
+            result = bathy(*args)
+        said = "damaged" in result.err and "warning" in result.err
+        assert result.code != 0 or said or result.out == expected.out, (path, way, result.err)
+
+
+@pytest.mark.parametrize("part", range(amount(0, 5)))
+def test_a_damaged_lesson_is_taught_again(part: int, bathy: Commands, home: Path) -> None:
+    """The teacher's translations so far, spoiled: the corpus ends as it would have; a spoiled teacher is refused or said."""
+    random, args = dice("lesson", part), [*DISTIL.split(), "--text-only", "--corpus"]
+    if not (home / "lesson").exists():
+        assert bathy(*args, "lesson").code == 0
+    expected = contents(home / "lesson", (".work",))
+    shutil.rmtree(home / "spoiled_lesson", ignore_errors=True)
+    shutil.copytree(home / "lesson", home / "spoiled_lesson")
+    for path in random.sample(files(home / "spoiled_lesson"), 3):
+        damage(path, random)
+    result = bathy(*args, "spoiled_lesson")
+    assert result.code == 2 or contents(home / "spoiled_lesson", (".work",)) == expected, result.err
+    shutil.rmtree(home / "spoiled_lesson")
+    with damaged(random.choice(files(home / "run", ("config.toml",))), random):
+        result = bathy(*args, "spoiled_lesson")
+    said = result.code == 2 or "damaged" in result.err
+    assert said or contents(home / "spoiled_lesson", (".work",)) == expected, result.err
 
 
 @pytest.mark.parametrize("part", range(amount(1, 16)))

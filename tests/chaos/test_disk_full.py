@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from harness import FULL, TALLY, Commands, amount, contents, dice
+from test_kills import DISTIL
 
 COMMANDS = {
     "prepare": ("prepare config.toml --out {}", 400_000),
@@ -16,13 +17,15 @@ COMMANDS = {
     "train": ("train config.toml --run {}", 400_000),
     "export": ("export run --to bathy --out {}", 60_000),
     "translate": ("translate run -i raw/test.de -o {}", 900),
+    "distil": (f"{DISTIL} --text-only --corpus {{}}", 60_000),
+    "language": ("train language.toml --run {}", 60_000),
 }
 """What is run, and bytes that would be enough for about all of it."""
 
 
 @pytest.mark.parametrize("part", range(amount(1, 6)))
 @pytest.mark.parametrize("name", COMMANDS if FULL else ["prepare", "translate"])
-def test_a_file_that_may_not_grow_is_one_line(name: str, part: int, bathy: Commands, home: Path) -> None:
+def test_a_file_that_may_not_grow_is_one_line(name: str, part: int, bathy: Commands, home: Path, language: Path) -> None:
     """The limit on a file's size strikes in the middle of a write, wherever that is."""
     random = dice("size", name, part)
     command, enough = COMMANDS[name]
@@ -57,7 +60,7 @@ def tiny_disk(home: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", COMMANDS if FULL else ["prepare"])
-def test_a_full_disk_is_one_line(name: str, bathy: Commands, home: Path, tiny_disk: Path) -> None:
+def test_a_full_disk_is_one_line(name: str, bathy: Commands, home: Path, language: Path, tiny_disk: Path) -> None:
     for left in tiny_disk.iterdir():
         shutil.rmtree(left) if left.is_dir() else left.unlink()
     ballast = tiny_disk / "ballast"

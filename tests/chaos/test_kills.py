@@ -75,6 +75,48 @@ def test_training_resumes_bit_for_bit_with_its_logs(part: int, bathy: Commands, 
     assert not list((home / "killed").rglob("*.tmp"))
 
 
+@pytest.mark.parametrize("part", range(amount(0, 4)))
+def test_a_language_model_resumes_bit_for_bit(part: int, bathy: Commands, language: Path) -> None:
+    """Prepare and train, killed in either."""
+    for name in ("killed_lm_data", "killed_lm"):
+        shutil.rmtree(language / name, ignore_errors=True)
+    prepare = ["prepare", "language.toml", "--out", "killed_lm_data"]
+    kill_until_done(bathy, prepare, undisturbed(bathy, *prepare[:-1], "timed_lm_data"), 4, ("lm prepare", part))
+    but = (*DATA_BUT, "manifest.json")
+    assert contents(language / "killed_lm_data", but) == contents(language / "lm_data", but)
+    train = ["train", "language.toml", "--run", "killed_lm"]
+    kill_until_done(bathy, train, 2.0, 5, ("lm train", part))
+    weights = "checkpoints/step_00000024/model.safetensors"
+    assert (language / "killed_lm" / weights).read_bytes() == (language / "lm_run" / weights).read_bytes()
+    assert rows(language / "killed_lm/metrics.jsonl") == rows(language / "lm_run/metrics.jsonl")
+
+
+DISTIL = "distil config.toml --teacher run --raw raw --set train.steps=8 --set train.monitor=false --set data.vocab=200"
+DISTIL += " --set distil.shard=150 --set distil.workers=1 --set distil.beam=1 --set distil.max_ratio=0"
+
+
+def distil(corpus: str, data: str, run: str) -> list[str]:
+    return [*DISTIL.split(), "--corpus", corpus, "--set", f"data.path={data}", "--run", run]
+
+
+@pytest.mark.parametrize("part", range(amount(1, 5)))
+def test_a_student_is_the_same_whoever_killed_its_lessons(part: int, bathy: Commands, home: Path) -> None:
+    """Killed while the teacher translates, while the text is prepared, or while the student trains."""
+    parts = ("text", "data", "run")
+    if not (home / "whole_run").exists():
+        (home / "distil.seconds").write_text(str(undisturbed(bathy, *distil(*(f"whole_{part}" for part in parts)))))
+    for name in parts:
+        shutil.rmtree(home / f"killed_{name}", ignore_errors=True)
+    seconds = float((home / "distil.seconds").read_text())
+    kill_until_done(bathy, distil(*(f"killed_{part}" for part in parts)), seconds, amount(3, 6), ("distil", part))
+    assert contents(home / "killed_text", (".work",)) == contents(home / "whole_text", (".work",))
+    but = (*DATA_BUT, "manifest.json")
+    assert contents(home / "killed_data", but) == contents(home / "whole_data", but)
+    weights = "checkpoints/step_00000008/model.safetensors"
+    assert (home / "killed_run" / weights).read_bytes() == (home / "whole_run" / weights).read_bytes()
+    assert rows(home / "killed_run/metrics.jsonl") == rows(home / "whole_run/metrics.jsonl")
+
+
 @pytest.mark.parametrize("part", range(amount(1, 5)))
 def test_translating_leaves_nothing_half_written(part: int, bathy: Commands, home: Path) -> None:
     expected = (home / "test.out").read_bytes()

@@ -8,19 +8,28 @@ import json
 import os
 import resource
 import sys
+from importlib import import_module
 from typing import Any
 
 import torch
 
-import bathy.lab.sweep.train
-import bathy.tasks.translation.export
-import bathy.tasks.translation.prepare.clean
-import bathy.tasks.translation.prepare.inputs
-import bathy.tasks.translation.task
-import bathy.tasks.translation.translate
-import bathy.tasks.verify
-import bathy.train.loop
 from bathy.cli import main
+
+OURS = ["lab.sweep.train", "lab.ladder.ladder", "clinic.examination", "train.loop", "tasks.verify"]
+OURS += [f"tasks.language.{name}" for name in ("task", "prepare", "sample", "score", "export", "overview")]
+OURS += [f"tasks.translation.{name}" for name in ("task", "prepare", "translate", "export", "distil", "serve.app", "overview")]
+THEIRS = [
+    "sacremoses",
+    "tokenizers",
+    "sacrebleu",
+    "tomlkit",
+    "filelock",
+    "optuna",
+    "alembic.command",
+    "torch._dynamo",
+    "uvicorn",
+]
+"""What commands import when they need it: a second for each of thousands of starts."""
 
 SHARD = 100
 """Lines per shard, so that a small corpus has many."""
@@ -47,8 +56,10 @@ def child(request: dict[str, Any]) -> int:
 def serve() -> None:
     """Answer requests until the input ends."""
     torch.set_num_threads(1)
-    modules: list[Any] = [bathy.tasks.translation.prepare.inputs, bathy.tasks.translation.prepare.clean]
-    for module in modules:
+    for name in [*(f"bathy.{module}" for module in OURS), *THEIRS]:
+        import_module(name)
+    for name in ("inputs", "clean"):
+        module: Any = import_module(f"bathy.tasks.translation.prepare.{name}")
         module.SHARD = SHARD
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
