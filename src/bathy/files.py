@@ -134,7 +134,7 @@ def _remove_leftovers(path: Path) -> None:
 def _abandoned(path: Path) -> bool:
     """Whether a name is one of `_temporary`, of a process that no longer runs: others' `.tmp` files are none of ours."""
     named = re.fullmatch(r"\.(?P<name>.+)\.(?P<process>\d{1,9})\.tmp", path.name)
-    return bool(named) and not (named["name"].endswith(platform.node()[:20]) and _alive(int(named["process"])))
+    return named is not None and not (named["name"].endswith(platform.node()[:20]) and _alive(int(named["process"])))
 
 
 def _alive(process: int) -> bool:

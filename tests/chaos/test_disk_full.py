@@ -23,7 +23,7 @@ COMMANDS = {
 """What is run, and bytes that would be enough for about all of it."""
 
 
-@pytest.mark.parametrize("part", range(amount(1, 6)))
+@pytest.mark.parametrize("part", range(amount(1, 3)))
 @pytest.mark.parametrize("name", COMMANDS if FULL else ["prepare", "translate"])
 def test_a_file_that_may_not_grow_is_one_line(name: str, part: int, bathy: Commands, home: Path, language: Path) -> None:
     """The limit on a file's size strikes in the middle of a write, wherever that is."""

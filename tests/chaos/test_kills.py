@@ -34,7 +34,7 @@ def kill_until_done(
     assert bathy(*args).code == 0
 
 
-@pytest.mark.parametrize("part", range(amount(1, 16)))
+@pytest.mark.parametrize("part", range(amount(1, 12)))
 def test_prepare_resumes_where_it_was_killed(part: int, bathy: Commands, home: Path) -> None:
     seconds = undisturbed(bathy, "prepare", "config.toml", "--out", "whole")
     shutil.rmtree(home / "again", ignore_errors=True)
@@ -53,7 +53,7 @@ def test_prepare_resumes_where_it_was_killed(part: int, bathy: Commands, home: P
     assert not list((home / "again").rglob("*.tmp"))
 
 
-@pytest.mark.parametrize("part", range(amount(1, 12)))
+@pytest.mark.parametrize("part", range(amount(1, 9)))
 def test_training_resumes_bit_for_bit_with_its_logs(part: int, bathy: Commands, home: Path) -> None:
     shutil.rmtree(home / "killed", ignore_errors=True)
     args = ["train", "config.toml", "--run", "killed"]

@@ -36,7 +36,7 @@ def distil(
     flags += [change("distil.teacher", [str(path) for path in teacher])] if teacher else []
     beside = change("data.path", f"{run or 'runs/run'}-data")
     default = [] if config else ["model.encoder_layers=6", "model.decoder_layers=2", beside]
-    settings = read_config(config, [*default, *flags, *(set_ or [])])
+    settings = read_config(config, [*default, *flags, *(set_ or [])], needs="translation")
     place = run_folder(settings, config)
     text = corpus or place.with_name(f"{place.name}-text")
     if text_only:

@@ -52,10 +52,8 @@ def sample(
 
 def _settings(folder: Path) -> dict[str, Any]:
     """The run's own [sample] section, if there is one."""
-    from bathy.tasks import kind_of_folder, read_config
+    from bathy.tasks import read_config
     from bathy.tasks.models import home
 
-    run = home(folder)
-    if (run / "config.toml").exists() and kind_of_folder(run) == "language":
-        return dict(read_config(run / "config.toml").sample)
-    return {}
+    config = home(folder) / "config.toml"
+    return dict(read_config(config, needs="language").sample) if config.exists() else {}

@@ -35,10 +35,15 @@ def part(kind: str, module: str) -> Any:
         raise ConfigError(f"the task {kind} has no {module}") from None
 
 
-def read_config(path: Path | None, changes: Sequence[str] = ()) -> Any:
-    """The settings in a TOML file (none: the defaults) with `section.key=value` changes on top, as its task's Config."""
+def read_config(path: Path | None, changes: Sequence[str] = (), needs: str = "") -> Any:
+    """The settings in a TOML file (none: the defaults) with `section.key=value` changes on top, as its task's Config.
+
+    `needs` is the only task for which the caller has a use.
+    """
     values = read_sections(path, changes)
     kind = _kind(values)
+    if needs and kind != needs:
+        raise ConfigError(f"{path or 'the config'} is for the task {kind}; this command needs one for {needs}")
     config: Any = part(kind, "config").Config
     check_sections(values, list(config.model_fields))
     return config(**values)
@@ -60,7 +65,17 @@ def kind_of_folder(folder: Path) -> str:
         if path.is_file():
             with suppress(BathyError):  # a damaged file says nothing; what reads it says why
                 return read(path)
-    return "language" if (folder / "train.bin").is_file() else DEFAULT
+    return "language" if any((folder / name).is_file() for name in ("train.ids.npy", "train.bin")) else DEFAULT
+
+
+def check_data_kind(folder: Path, kind: str) -> None:
+    """Refuse to prepare for one task in the data folder of another, whose files would be lost; a damaged one says nothing."""
+    found, path = kind, folder / "manifest.json"
+    if path.is_file():
+        with suppress(BathyError):
+            found = _kind_in_json(path)
+    if found != kind:
+        raise ConfigError(f"{folder} holds data of the task {found}, not {kind}; choose a different folder with --out")
 
 
 def _kind_in_json(path: Path) -> str:

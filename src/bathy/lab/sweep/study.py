@@ -74,7 +74,7 @@ def connect(sweep: Sweep) -> Study:
                     url, engine_kwargs=engine, heartbeat_interval=sweep.heartbeat, grace_period=sweep.grace
                 )
                 return optuna.create_study(storage=storage, study_name=sweep.name, load_if_exists=True)
-        except (*_database_errors(), ImportError, ValueError) as error:  # ValueError: a port that is no number
+        except _connection_errors() as error:
             if wait is None:
                 raise ConfigError(_storage_fault(sweep, error)) from error
             time.sleep(wait)
@@ -202,6 +202,10 @@ def _database_errors() -> tuple[type[Exception], ...]:
     from sqlalchemy.exc import SQLAlchemyError
 
     return (StorageInternalError, SQLAlchemyError)
+
+
+def _connection_errors() -> tuple[type[Exception], ...]:
+    return (*_database_errors(), ImportError, ValueError)  # a missing driver, a port that is no number
 
 
 def _storage_fault(sweep: Sweep, error: Exception) -> str:

@@ -91,7 +91,7 @@ def score_run(folder: Path, texts: Iterable[str], average: int = 1, which: str =
     """The score of a run's, checkpoint's or model folder's model; documents see each other only if they did in training."""
     model = load(folder, average, which)
     config = home(folder) / "config.toml"
-    apart = config.exists() and read_config(config).data.windows == "packed"
+    apart = config.exists() and read_config(config, needs="language").data.windows == "packed"
     return score(model, Codec.load(home(folder)), texts, apart)
 
 

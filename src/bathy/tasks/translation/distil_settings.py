@@ -18,7 +18,7 @@ class DistilConfig(Settings, section="distil"):
     """Run, checkpoint or model folders; several translate as an ensemble."""
     raw: str = ""
     """Folder of raw text whose training sources are translated, as `bathy corpus` lays it out."""
-    beam: PositiveInt = 5
+    beam: PositiveInt = Field(default=5, le=10_000)
     """Hypotheses the teacher keeps for each sentence."""
     choose: Literal["best", "similar"] = "best"
     """best: the teacher's best; similar: of its n best the one most like the reference by chrF (Kim and Rush, 2016)."""

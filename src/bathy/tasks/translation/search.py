@@ -35,12 +35,16 @@ PRECISIONS = ("float32", "float16", "bfloat16")
 # s sentence, k hypothesis of its beam, v vocabulary, t target position
 
 
+WIDEST = 10_000
+"""Hypotheses that a search can keep; memory ends long before."""
+
+
 class Decode(Settings, section="decode"):
     """How translations are searched. Lengths count tokens, EOS included."""
 
     changeable: ClassVar[bool] = True
 
-    beam: PositiveInt = 4
+    beam: PositiveInt = Field(default=4, le=WIDEST)
     """Hypotheses kept for each sentence; 1 is greedy search."""
     length_penalty: float = Field(default=0.6, ge=-20, le=20)
     """λ in Σ log p / |y|^λ: 0 sums log-probabilities, 1 takes their mean, more favours longer translations."""

@@ -123,7 +123,7 @@ class Translator:
 def decode_settings(folder: Path, **changes: object) -> Decode:
     """Search settings of a run's config or of an exported folder; `changes` that are not None override them."""
     config = home(folder) / "config.toml"
-    known = read_config(config).decode.model_dump() if config.exists() else _stored(folder)
+    known = read_config(config, needs="translation").decode.model_dump() if config.exists() else _stored(folder)
     return Decode(**known | {name: value for name, value in changes.items() if value is not None})
 
 

@@ -104,11 +104,11 @@ def sample(source: Path, config: TransformerConfig) -> Tensor:
     """Windows of the run's validation text, if it is still there, else of random tokens."""
     length = min(config.context or config.max_length, config.longest)
     try:
-        ids = open_stream(read_config(home(source) / "config.toml").data, "valid").ids[: SEQUENCES * length]
+        ids = open_stream(read_config(home(source) / "config.toml", needs="language").data, "valid").ids[: SEQUENCES * length]
         rows = torch.tensor(ids.astype("int64"))
         if len(rows) >= 2 * length:
             return rows[: len(rows) // length * length].view(-1, length)
-    except (BathyError, AttributeError) as error:
+    except BathyError as error:
         console.warn(f"the run's validation text cannot be used ({error}); random tokens are compared instead")
     return torch.randint(config.vocab, (SEQUENCES, length), generator=torch.Generator().manual_seed(0))
 

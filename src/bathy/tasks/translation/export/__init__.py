@@ -89,7 +89,7 @@ def stored_sample(source: Path) -> list[list[int]]:
     """Validation sentences of the data folder that a run was trained on, if it is still there."""
     config = home(source) / "config.toml"
     try:
-        side = Split(read_config(config).data.folders[0], "valid").source
+        side = Split(read_config(config, needs="translation").data.folders[0], "valid").source
     except (DataError, ConfigError):
         return []
     return [side[i].tolist() for i in range(min(SAMPLE, len(side)))]
