@@ -19,6 +19,8 @@ from bathy.tasks.language.export.compare import compare
 from bathy.tasks.language.sample import Sampler
 from bathy.tasks.language.sampling import Sampling
 from bathy.tasks.models import load
+from bathy.tasks.translation.translate import decode_settings
+from bathy.tasks.verify import verify
 
 transformers = pytest.importorskip("transformers")
 LLAMA: dict[str, Any] = {
@@ -105,6 +107,9 @@ def test_a_run_is_exported_and_loads_from_disk_with_its_tokenizer(language_confi
     found = tokenizer.decode(model.generate(prompt, max_new_tokens=8, do_sample=False)[0], skip_special_tokens=True)
     ours = Sampler.load(run).texts(["def f("], Sampling(length=8, temperature=0))
     assert found == "def f(" + ours[0]
+    assert not verify(folder).faults
+    with pytest.raises(ConfigError, match="is a language model; `bathy sample`"):
+        decode_settings(run)
 
 
 def test_our_own_folder_samples_like_the_run(language_config: Callable[..., Any], tmp_path: Path) -> None:

@@ -166,7 +166,13 @@ def make_json(folder: Path) -> None:
 BAD: dict[str, tuple[Callable[[Path], object], dict[str, Any], str]] = {
     "an empty folder": (lambda folder: None, {}, "has no text files"),
     "a binary file": (make_binary, {}, "b.bin is not text"),
-    "a missing key": (make_json, {}, "line 2 has no text under 'text'"),
+    "a missing key": (make_json, {}, "line 2 has no text under 'text' .its keys are content."),
+    "a line that is not JSON": (lambda folder: (folder / "a.jsonl").write_text('{"text": "a"}\n{'), {}, "line 2 is not JSON"),
+    "a list": (lambda folder: (folder / "a.jsonl").write_text("[1]"), {}, "line 1 has no text under 'text' .it is .1."),
+    "a number": (lambda folder: (folder / "a.jsonl").write_text('{"text": 5}'), {}, "line 1 has no text .* .it is 5."),
+    "half a surrogate pair": (lambda folder: (folder / "a.jsonl").write_text(r'{"text": "\ud800"}'), {}, "line 1 .*surrogates"),
+    "one character": (lambda folder: (folder / "a.txt").write_text("a"), {}, "no text for the train split"),
+    "another encoding": (lambda folder: (folder / "a.txt").write_text("ß", encoding="latin-1"), {}, "byte 1 is not UTF-8"),
     "no file of the ending": (make_binary, {"endings": (".md",)}, "none of its 2 files ends in .md"),
     "a vocabulary that does not fit": (make_json, {"field": "text", "invalid": "skip"}, "line 2"),
     "empty files": (lambda folder: (folder / "a.txt").write_text(""), {}, "no text"),
@@ -191,6 +197,14 @@ def test_a_vocabulary_that_the_text_cannot_fill_or_hold_is_refused(tmp_path: Pat
             prepare(preparing(tmp_path / "data", tmp_path / "a.txt", vocab))
 
 
+def test_a_tokenizer_that_finds_nothing_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("to be or not to be")
+    (tmp_path / "none.json").write_text('{"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}')
+    with pytest.raises(DataError, match=r"none.json finds no token"):
+        prepare(preparing(tmp_path / "data", tmp_path / "a.txt", tokenizer=str(tmp_path / "none.json")))
+    assert not [path for path in (tmp_path / "data").iterdir() if path.name != ".lock"]
+
+
 def test_binary_files_can_be_skipped(tmp_path: Path) -> None:
     raw = tmp_path / "raw"
     raw.mkdir()
@@ -210,6 +224,24 @@ def test_nanogpts_bin_files_are_read_and_its_pickle_is_not(tmp_path: Path) -> No
         TextStream(tmp_path, "train", vocab=6).ids[:]
     with pytest.raises(DataError, match="nothing says where documents end"):
         assert len(stream.starts)
+
+
+@pytest.mark.parametrize("offset", [0, 70_000])
+def test_bin_files_of_uint32_are_read_as_what_they_are(tmp_path: Path, offset: int) -> None:
+    ids = np.arange(60, dtype=np.uint32) % 7 + offset
+    ids.tofile(tmp_path / "train.bin")
+    assert TextStream(tmp_path, "train", vocab=offset + 7).ids[:].tolist() == ids.tolist()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(b"", "0 bytes"), (b"abc", "3 bytes, which are no uint16"), (None, "missing")]
+)
+def test_a_bin_file_that_holds_no_ids_is_one_clear_line(tmp_path: Path, content: bytes | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "val.bin").write_bytes(content)
+    (tmp_path / "train.bin").write_bytes(b"ab")
+    with pytest.raises(DataError, match=message):
+        TextStream(tmp_path, "valid", vocab=7)
 
 
 def test_a_damaged_stream_is_an_error_when_it_is_read(language_data: Path, tmp_path: Path) -> None:

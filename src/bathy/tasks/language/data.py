@@ -4,8 +4,8 @@
     train.ids.npy       ␄ document ␄ document … ␄, uint16 or uint32; ␄ is the end-of-document token
     train.offsets.npy   where each document's ␄ stands, the last one included
 
-A folder with nanoGPT's train.bin and val.bin (uint16, no header) can be read too, with data.vocab ids; its meta.pkl is never
-opened: a pickle can run anything. A tokenizer.json beside them makes samples and packed documents possible.
+A folder with nanoGPT's train.bin and val.bin (uint16 or uint32, no header) can be read too, with data.vocab ids; its meta.pkl
+is never opened: a pickle can run anything. A tokenizer.json beside them makes samples and packed documents possible.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from bathy.tasks.language.codec import Codec, read_tokenizer
 from bathy.tasks.language.settings import DataConfig
 
 AGAIN = "prepare the folder again"
+HEAD = 1 << 14
+"""Bytes of a .bin file that tell uint16 from uint32."""
 BIN = {"train": "train.bin", "valid": "val.bin", "test": "test.bin"}
 """Split to nanoGPT's name for it."""
 
@@ -76,13 +78,16 @@ def fingerprint(folders: Iterable[Path]) -> list[str]:
 
 
 class BinArray:
-    """nanoGPT's stream of uint16 ids, mapped; ids beyond the vocabulary are an error where they are read."""
+    """nanoGPT's stream of uint16 ids, or one of uint32, mapped; ids beyond the vocabulary are an error where they are read."""
 
     def __init__(self, path: Path, below: int) -> None:
-        if not path.is_file() or path.stat().st_size < 2 or path.stat().st_size % 2:
-            raise DataError(f"{path} is not a file of uint16 token ids; nanoGPT's prepare.py writes one")
+        if not path.is_file():
+            raise DataError(f"{path} is missing; nanoGPT's prepare.py writes it")
+        kind = _bin_kind(path, below)
+        if not path.stat().st_size or path.stat().st_size % kind.itemsize:
+            raise DataError(f"{path} has {path.stat().st_size:,} bytes, which are no {kind} token ids; write it again")
         self.path, self.below = path, below
-        self.array: npt.NDArray[Any] = np.memmap(path, np.uint16, mode="r")
+        self.array: npt.NDArray[Any] = np.memmap(path, kind, mode="r")
 
     def __len__(self) -> int:
         return len(self.array)
@@ -92,6 +97,14 @@ class BinArray:
         if np.size(found) and int(np.max(found)) >= self.below:
             raise DataError(f"{self.path} has the id {int(np.max(found))}; set data.vocab above its largest (now {self.below})")
         return found
+
+
+def _bin_kind(path: Path, below: int) -> np.dtype[Any]:
+    """uint16, as nanoGPT has it; uint32 where the vocabulary needs it, or where every second half of the file's head is 0."""
+    with path.open("rb") as file:
+        content = np.frombuffer(file.read(HEAD), np.uint8)
+    wide = len(content) % 4 == 0 and len(content) >= 64 and not content.reshape(-1, 4)[:, 2:].any() and bool(content.any())
+    return np.dtype(np.uint32 if wide or below > 1 << 16 else np.uint16)
 
 
 class TextStream:

@@ -121,15 +121,17 @@ def _current(folder: Path, key: str) -> Manifest | None:
 
 
 def _write(folder: Path, corpus: Corpus, config: Preparing, key: str) -> Manifest:
-    _remove_old(folder)
-    codec = make_codec(corpus.texts("train"), config)
-    codec.save(folder)
-    splits = {split: _encode(folder, split, corpus, codec) for split in corpus.splits}
-    for split, facts in splits.items():
-        if not facts["documents"]:
+    for split in corpus.splits:
+        if next(corpus.texts(split), None) is None:
             raise DataError(
                 f"{config.prepare.raw} has no text for the {split} split; give it more, or change prepare.valid_share"
             )
+    codec = make_codec(corpus.texts("train"), config)
+    if not any(len(codec.encode(text)) for text in islice(corpus.texts("train"), TRIED)):
+        raise DataError(f"{config.prepare.tokenizer} finds no token in the text; give a tokenizer whose vocabulary fits it")
+    _remove_old(folder)
+    codec.save(folder)
+    splits = {split: _encode(folder, split, corpus, codec) for split in corpus.splits}
     share = round_trip(codec, corpus.texts("train"))
     if share < 1:
         warn(

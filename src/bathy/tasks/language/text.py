@@ -46,6 +46,8 @@ def find_splits(raw: Path) -> dict[str, Path]:
 
 def files(path: Path, endings: tuple[str, ...] = ()) -> list[Path]:
     """The file, or all files of a folder in order of their names; hidden ones are left out."""
+    if not path.exists():
+        raise DataError(f"{path} does not exist; give a file or folder of text")
     if path.is_file():
         return [path]
     found = [file for file in sorted(path.rglob("*")) if file.is_file() and not _hidden(file.relative_to(path))]
@@ -113,18 +115,18 @@ def _json_lines(file: Path, reading: Reading) -> Iterator[str]:
             except NotTextError:
                 if reading.invalid == "stop":
                     raise
-            except (ValueError, TypeError, KeyError, RecursionError) as error:
-                problem = f"{type(error).__name__}: {error}"
-                raise DataError(
-                    f"{file}, line {number} has no text under {reading.field!r} ({problem}); name the key with prepare.field"
-                ) from None
+            except (ValueError, RecursionError) as error:
+                raise DataError(f"{file}, line {number} is not JSON ({error}); mend or remove it") from None
+            except LookupError as error:
+                raise DataError(f"{file}, line {number} {error.args[0]}; name the key with prepare.field") from None
 
 
 def _field(line: str, name: str) -> str:
     """The text of a line: itself, or under a key of its object."""
     row = json.loads(line)
-    text = row if isinstance(row, str) else row[name]
+    text = row.get(name) if isinstance(row, dict) else row
     if not isinstance(text, str):
-        raise TypeError(f"it is {type(text).__name__}")
+        keys = f"its keys are {', '.join(row)}" if isinstance(row, dict) and name not in row else f"it is {text!r:.40}"
+        raise LookupError(f"has no text under {name!r} ({keys})")
     text.encode()  # half of a surrogate pair is no text
     return text

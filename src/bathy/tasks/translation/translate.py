@@ -15,7 +15,7 @@ from bathy import console
 from bathy.core.transformer import Transformer
 from bathy.errors import CheckpointError, ConfigError, DataError, ModelError
 from bathy.files import read_json
-from bathy.tasks import read_config
+from bathy.tasks import kind_of_folder, read_config
 from bathy.tasks.inference import prepare
 from bathy.tasks.models import fold_if_possible, home, load
 from bathy.tasks.special_tokens import EOS, PAD
@@ -122,6 +122,8 @@ class Translator:
 
 def decode_settings(folder: Path, **changes: object) -> Decode:
     """Search settings of a run's config or of an exported folder; `changes` that are not None override them."""
+    if kind_of_folder(home(folder)) == "language":
+        raise ConfigError(f"{folder} is a language model; `bathy sample` continues text with it, `bathy score` rates text")
     config = home(folder) / "config.toml"
     known = read_config(config, needs="translation").decode.model_dump() if config.exists() else _stored(folder)
     return Decode(**known | {name: value for name, value in changes.items() if value is not None})

@@ -64,8 +64,8 @@ def export(source: Path, to: str, out: Path, average: float = 1, which: str = "l
         CLASSES[to].check(model.config)
     rows = sample(source, model.config)
     with replacing_folder(out) as folder:
-        codec.save(folder)
         theirs = _write(model, codec, to, folder)
+        codec.save(folder)  # after Hugging Face's own tokenizer.json, which says the same in other bytes
         write_sums(folder)
         return to, compare(model, theirs, rows, codec.end)
 
