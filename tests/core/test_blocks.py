@@ -138,6 +138,16 @@ def test_packed_documents_are_separate_ones(depths: tuple[int, int], positions: 
     torch.testing.assert_close(packed, torch.cat([model(part)[0] for part in parts]))
 
 
+@pytest.mark.parametrize("changes", [{"qk_norm": True}, {"norm": "rms", "scheme": "sub_ln"}], ids=str)
+def test_norms_of_root_mean_squares_take_half_precision_without_a_warning(changes: dict[str, Any]) -> None:
+    model = tiny.model(**{"scheme": "pre_ln", "depths": (0, 2), **changes})  # type: ignore[arg-type]
+    expected = model(tokens())
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model(tokens())
+    found.float().logsumexp(-1).sum().backward()
+    torch.testing.assert_close(found.float(), expected, rtol=0, atol=0.1)
+
+
 def test_a_cache_of_grouped_heads_stores_those_of_the_keys_only() -> None:
     model = tiny.model("pre_ln", (0, 2), heads=4, kv_heads=2).eval()
     cache = model.cache()

@@ -33,6 +33,10 @@ class RMSNorm(nn.RMSNorm):
     def __init__(self, width: int, bias: bool = False) -> None:
         super().__init__(width, eps=1e-5)
 
+    def forward(self, x: Tensor) -> Tensor:
+        """In γ's number format; what is in another one, under autocast, comes back in its own."""
+        return super().forward(x.to(self.weight.dtype)).to(x.dtype)
+
     def scale_(self, factor: Tensor | float) -> None:
         """Multiply what this norm gives by `factor`."""
         with torch.no_grad():
