@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from bathy import console
+from bathy.files import read_json, write_json
 from bathy.kernels.memory import hold_memory
 from bathy.lab.bench.data import random_stream
 from bathy.lab.ladder.results import TRAINS
@@ -41,6 +42,7 @@ BASE: Settings = {
 }  # fmt: skip
 """configs/lm_tinyshakespeare_cpu.toml (nanoGPT's CPU line) with a quarter of its updates and half its warm-up, validated at
 the end only."""
+HALVES = ("first", "second", "parameters")
 FLOOR = 0.1
 """Share of the learning rate at which a schedule ends."""
 
@@ -84,12 +86,12 @@ def run_study(study: Study, data: Path | None, quick: bool) -> dict[str, Any]:
     short: Settings = {"data.path": str(random_stream(68)), "train.steps": 3, "optim.warmup": 1} if quick else {}
     chosen: Settings = {"data.path": str(data)} if data else {}
     own = Study(study.name, study.variants, study.rates, {**study.base, **short, **chosen})
-    found: list[Trained] = []
+    seeds = SEEDS[:2] if quick else SEEDS
     with suppress(KeyboardInterrupt):  # what has ended by then is the result
-        for run in runs(own, SEEDS[:2] if quick else SEEDS):
-            found.append(run)
+        for run in runs(own, seeds):
             losses = f"{run.first:.4f} and {run.second:.4f}"
             console.out.print(f"{run.variant}, rate {run.rate:g}, seed {run.seed}: {losses} {run.why}", markup=False)
+    found = finished(own, seeds)
     rows = [summary(found, variant, study) for variant in dict.fromkeys(run.variant for run in found)]
     show(study.name, rows)
     return {
@@ -113,6 +115,13 @@ def runs(study: Study, seeds: Sequence[int]) -> Iterator[Trained]:
             yield train(study, variant, min((run for run in tried if run.variant == variant), key=_order).rate, seed)
 
 
+def finished(study: Study, seeds: Sequence[int]) -> list[Trained]:
+    """Every run of the comparison that has ended, whoever trained it."""
+    points = [(variant, rate, seed) for seed in seeds for rate in study.rates for variant in study.variants]
+    folders = [Path(read_config(None, study.settings(*point)).train.run) for point in points]
+    return [train(study, *point) for point, folder in zip(points, folders, strict=True) if (folder / "outcome.json").exists()]
+
+
 def _order(run: Trained) -> tuple[bool, float]:
     """Runs that train come first, by their loss on the first half."""
     return not run.trains, run.first
@@ -129,9 +138,20 @@ def train(study: Study, variant: str, rate: float, seed: int) -> Trained:
 
 
 def halves(run: Run, config: Any) -> tuple[float, float, int]:
-    """Loss on the two halves of the held-out text, and the number of parameters; infinite for a run that blew up."""
+    """Loss on the two halves of the held-out text, and the number of parameters; infinite for a run that blew up.
+
+    They are kept in the run's folder.
+    """
     if not math.isfinite(run.outcome.loss):
         return math.inf, math.inf, 0
+    path = run.folder / "halves.json"
+    if not path.exists():
+        write_json(path, dict(zip(HALVES, _halves(run, config), strict=True)))
+    first, second, size = (read_json(path)[name] for name in HALVES)
+    return first, second, size
+
+
+def _halves(run: Run, config: Any) -> tuple[float, float, int]:
     model, ids = run.model(), open_stream(config.data, "valid").ids[:]
     middle = len(ids) // 2
     parts = Encoded(ids[: middle + 1], 0), Encoded(ids[middle:], 0)
