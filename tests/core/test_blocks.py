@@ -140,7 +140,7 @@ def test_packed_documents_are_separate_ones(depths: tuple[int, int], positions: 
 
 @pytest.mark.parametrize("changes", [{"qk_norm": True}, {"norm": "rms", "scheme": "sub_ln"}], ids=str)
 def test_norms_of_root_mean_squares_take_half_precision_without_a_warning(changes: dict[str, Any]) -> None:
-    model = tiny.model(**{"scheme": "pre_ln", "depths": (0, 2), **changes})  # type: ignore[arg-type]
+    model = tiny.model(**{"scheme": "pre_ln", "depths": (0, 2), **changes})
     expected = model(tokens())
     with torch.autocast("cpu", torch.bfloat16):
         found = model(tokens())
