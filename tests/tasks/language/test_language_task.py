@@ -22,10 +22,11 @@ from bathy.errors import ConfigError, DataError
 from bathy.settings import settings_to_toml
 from bathy.tasks import read_config
 from bathy.tasks.language.batches import Batch, Hiding, PackedWindows, RandomWindows, in_order
-from bathy.tasks.language.codec import Codec
+from bathy.tasks.language.codec import Codec, learn_bpe
 from bathy.tasks.language.data import TextStream
 from bathy.tasks.language.score import score, score_run
 from bathy.tasks.language.task import make as make_task
+from bathy.tasks.language.text import documents
 from bathy.tasks.models import load
 from bathy.train.plan import make_plan
 
@@ -273,3 +274,18 @@ def test_a_sweep_of_language_runs_has_a_row_for_each(language_config: Make, tmp_
     assert CliRunner().invoke(app, command, catch_exceptions=False).exit_code == 0
     table = (tmp_path / "sweep" / "results.csv").read_text().splitlines()
     assert len(table) == 3 and all("trained" in row for row in table[1:])
+
+
+@pytest.mark.parametrize(("entries", "kind"), [(258, "warning"), (450, "error")])
+def test_a_tokenizer_of_another_model_is_not_used_in_silence(
+    language_config: Make, language_raw: Path, tmp_path: Path, entries: int, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(language_config(train={"steps": 1}), tmp_path / "run")
+    codec = learn_bpe(documents(language_raw), entries)
+    codec.save(tmp_path / "run")
+    if kind == "error":
+        with pytest.raises(ConfigError, match="has 400 token ids, its tokenizer 450; they do not belong together"):
+            score_run(tmp_path / "run", ["text"])
+    else:
+        score_run(tmp_path / "run", ["text"])
+        assert "400 token ids, its tokenizer 258" in " ".join(capsys.readouterr().err.split())

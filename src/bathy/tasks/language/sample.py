@@ -8,8 +8,8 @@ from pathlib import Path
 from bathy.core.transformer import Transformer
 from bathy.errors import ConfigError
 from bathy.tasks.language.codec import Codec
+from bathy.tasks.language.models import load_with_codec
 from bathy.tasks.language.sampling import Sampling, continued
-from bathy.tasks.models import home, load
 
 
 class Sampler:
@@ -23,7 +23,7 @@ class Sampler:
     @classmethod
     def load(cls, folder: Path, average: int = 1, which: str = "last") -> Sampler:
         """The model of a run, checkpoint or model folder."""
-        return cls(load(folder, average, which), Codec.load(home(folder)))
+        return cls(*load_with_codec(folder, average, which))
 
     def stream(self, prompts: Sequence[str], sampling: Sampling) -> Iterator[list[str]]:
         """For each step the text that it completes in every sequence; a document begins with every prompt."""

@@ -15,8 +15,9 @@ from bathy.errors import DataError
 from bathy.tasks import read_config
 from bathy.tasks.language.batches import Hiding, as_batch, in_order
 from bathy.tasks.language.codec import Codec, Ids
+from bathy.tasks.language.models import load_with_codec
 from bathy.tasks.language.task import correct, features
-from bathy.tasks.models import home, load
+from bathy.tasks.models import home
 from bathy.train.meter import perplexity
 
 TOKENS = 8192
@@ -89,10 +90,10 @@ def ids_loss(model: Transformer, text: Encoded) -> float:
 
 def score_run(folder: Path, texts: Iterable[str], average: int = 1, which: str = "last") -> Score:
     """The score of a run's, checkpoint's or model folder's model; documents see each other only if they did in training."""
-    model = load(folder, average, which)
+    model, codec = load_with_codec(folder, average, which)
     config = home(folder) / "config.toml"
     apart = config.exists() and read_config(config, needs="language").data.windows == "packed"
-    return score(model, Codec.load(home(folder)), texts, apart)
+    return score(model, codec, texts, apart)
 
 
 @torch.inference_mode()

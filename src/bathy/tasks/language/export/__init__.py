@@ -18,6 +18,7 @@ from bathy.tasks.language.codec import Codec
 from bathy.tasks.language.data import open_stream
 from bathy.tasks.language.export.classes import CLASSES
 from bathy.tasks.language.export.compare import Comparison, compare
+from bathy.tasks.language.models import load_with_codec
 from bathy.tasks.models import fold_if_possible, home, load, save_model
 from bathy.tasks.sums import write_sums
 
@@ -57,8 +58,8 @@ def export(source: Path, to: str, out: Path, average: float = 1, which: str = "l
         raise ConfigError(unknown("export target of a language model", to, NAMES))
     if out.exists():
         raise ConfigError(f"{out} exists; choose a different folder with --out, or remove it")
-    codec = Codec.load(home(source))
-    model = fold_if_possible(load(source, average, which))
+    model, codec = load_with_codec(source, average, which)
+    model = fold_if_possible(model)
     to = fitting(model.config) if to == "huggingface" else to
     if to != "bathy":
         CLASSES[to].check(model.config)
