@@ -11,7 +11,7 @@ from bathy.tasks.language.codec import Codec
 from bathy.tasks.models import home, load
 
 
-def load_with_codec(folder: Path, average: int = 1, which: str = "last") -> tuple[Transformer, Codec]:
+def load_with_codec(folder: Path, average: float = 1, which: str = "last") -> tuple[Transformer, Codec]:
     """The model and the codec of a run, checkpoint or model folder.
 
     A tokenizer with more ids than the model has is refused. One with fewer is used with a warning: a vocabulary may have been
