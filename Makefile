@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test coverage check fix docs clean chaos zoo
+.PHONY: help install demo test coverage check fix docs clean chaos zoo wheel
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ check: $(STAMP) ## style (ruff) and types (mypy strict)
 zoo: $(STAMP) ## try every class of six libraries that builds small (an hour); writes docs/results/zoo.json
 	$(BIN)/pip install -q --no-deps --target .venv/zoo -c constraints.txt timm torchvision
 	$(BIN)/python tests/sites/whole_zoo.py --out docs/results/zoo.json
+
+wheel: $(STAMP) ## build the wheel and try each extra alone in an empty environment (downloads each)
+	$(BIN)/python tests/try_wheel.py $(EXTRAS)
 
 fix: $(STAMP) ## format, and auto-fix with ruff
 	$(BIN)/ruff check --fix .
