@@ -50,8 +50,11 @@ def summary(findings: Sequence[Finding]) -> Summary:
     others = sum(finding.severity in ("serious", "warning") for finding in findings[1:])
     what = f"{worst.title[:1].upper()}{worst.title[1:]}{f' (and {others} more)' if others else ''}"
     since = f"update {worst.step}" if worst.step else "before training"
-    healthy = worst.severity == "healthy"
-    return Summary(worst.severity, what, "" if healthy else f"{since}, {worst.model}", "" if healthy else f"{worst.first}.")
+    if len({finding.model for finding in findings}) > 1:
+        since += f", {worst.model}"
+    if worst.severity == "healthy":
+        return Summary("healthy", what)
+    return Summary(worst.severity, what, since, f"{worst.first}.")
 
 
 def laws(readings: Sequence[Reading]) -> list[tuple[str, str]]:
