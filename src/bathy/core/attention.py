@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +14,13 @@ from bathy.core.cache import KeyValues
 from bathy.core.initial import find_initialisation
 from bathy.core.norms import RMSNorm
 from bathy.core.residual import Branch, Matrix, Projections
-from bathy.kernels.attention import attention
+from bathy.core.untouched import are, usual_rate
+from bathy.kernels import fused_attention as fused
+from bathy.kernels.attention import attention, bias_of
 from bathy.kernels.dropout import Dropout
 from bathy.kernels.products import Linear
 from bathy.kernels.rotary import rotate
+from bathy.kernels.sublayer import Inner
 
 if TYPE_CHECKING:
     from bathy.core.config import Architecture
@@ -55,6 +58,17 @@ class Attention(Branch):
         values = attention(q_bhqd, k_bgkd, v_bgkd, mask, rate, causal, self.scale)
         return self.dropout(self.out(self.inner(values.transpose(1, 2).flatten(2))))
 
+    def heads_kernel(
+        self, x: Tensor, length: int, mask: Tensor | None, causal: bool, turn: Turn | None = None
+    ) -> fused.Heads | None:
+        """How heads attend in a fused sub-layer: plain ones, each with its own keys, of sequences of the keys' length."""
+        rate = usual_rate(self.attention_dropout, self.training)
+        plain = are(nn.Identity, self.inner, self.q_norm, self.k_norm) and are(Linear, self.out)
+        if rate is None or not plain or self.kv_width != self.inner_width:
+            return None
+        bias = None if causal and not rate else bias_of(x, x.shape[1], length, mask, causal)
+        return fused.Heads(self.heads, bias, causal, rate, self.scale, turn)
+
 
 class SelfAttention(Attention):
     """Attention of the stream to itself; q, k and v are one matrix."""
@@ -83,6 +97,17 @@ class SelfAttention(Attention):
         if causal and past:
             mask, causal = torch.ones(x.shape[1], k_bgkd.shape[2], dtype=torch.bool, device=x.device).tril(past), False
         return self.attend(q_bhqd, k_bgkd, v_bgkd, mask, causal)
+
+    def inner_kernel(self, x: Tensor, *context: Any) -> Inner | None:
+        """W_out · attention(x) for a fused sub-layer; not with a cache."""
+        mask, cache, turn = (*context, None, None, None)[:3]
+        if cache is not None or not are(Projections, self.qkv) or type(self) is not SelfAttention:
+            return None
+        causal = self.causal and mask is None and x.shape[1] > 1
+        heads = self.heads_kernel(x, x.shape[1], mask, causal, turn if self.rotary else None)
+        if heads is None:
+            return None
+        return fused.SelfAttention(self.qkv.weight, self.qkv.bias, self.out.weight, self.out.bias, heads, x.shape[0])
 
     def matrices(self) -> list[Matrix]:
         """q, k and v read the stream."""
@@ -113,6 +138,16 @@ class CrossAttention(Attention):
             if cache is not None:
                 cache.extend(k_bgkd, v_bgkd)
         return self.attend(self.q_norm(self.split(self.q(x))), k_bgkd, v_bgkd, mask, causal=False)
+
+    def inner_kernel(self, x: Tensor, *context: Any) -> Inner | None:
+        """W_out · attention(x, memory) for a fused sub-layer; not with a cache."""
+        memory, mask, cache = (*context, None, None)[:3]
+        known = are(Linear, self.q) and are(Projections, self.kv) and type(self) is CrossAttention
+        heads = self.heads_kernel(x, memory.shape[1], mask, causal=False) if known and cache is None else None
+        if heads is None:
+            return None
+        weights = self.q.weight, self.q.bias, self.kv.weight, self.kv.bias, self.out.weight, self.out.bias
+        return fused.CrossAttention(*weights, heads, x.shape[0])
 
     def matrices(self) -> list[Matrix]:
         """Only q reads the stream: k and v read the encoder's output."""

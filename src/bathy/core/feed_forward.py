@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from bathy.core.initial import find_initialisation
 from bathy.core.residual import Branch, Matrix, Projections
+from bathy.core.untouched import are, usual_rate
 from bathy.errors import ConfigError, nearest
+from bathy.kernels import fused_feed_forward as fused
 from bathy.kernels.activation import activated
 from bathy.kernels.dropout import Dropout
 from bathy.kernels.products import Linear
+from bathy.kernels.sublayer import Inner
 
 if TYPE_CHECKING:
     from bathy.core.config import Architecture
@@ -71,6 +74,15 @@ class FeedForward(Branch):
             gate, up = self.fc1(x)
             return self.activation_dropout(self.activation(gate) * up)
         return activated(self.activation, self.fc1(x), self.activation_dropout.p if self.training else 0.0)
+
+    def inner_kernel(self, x: Tensor, *context: Any) -> Inner | None:
+        """W₂ · dropout(h) for a fused sub-layer."""
+        rate, kind = usual_rate(self.activation_dropout, self.training), type(self.activation)
+        known = are(Linear, self.fc2) and are(Projections if self.gated else Linear, self.fc1) and are(nn.Identity, self.inner)
+        if rate is None or not known or not fused.can_fuse(self.activation, self.gated):
+            return None
+        weights = self.fc1.weight, self.fc1.bias, self.fc2.weight, self.fc2.bias
+        return fused.FeedForward(*weights, kind, self.gated, rate)
 
     def matrices(self) -> list[Matrix]:
         """fc1, and the gate where there is one, read the stream."""

@@ -15,8 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bathy.core.norms import LayerNorm, Norm
+from bathy.core.norms import LayerNorm
+from bathy.core.norms import Norm as MakeNorm
+from bathy.core.untouched import are, untouched, usual_rate
+from bathy.kernels.choose import own_sublayer
 from bathy.kernels.projections import projections
+from bathy.kernels.sublayer import Around, Inner, Norm, sublayer
 from bathy.kernels.weighted import weighted
 
 
@@ -119,6 +123,8 @@ class Branch(nn.Module, ABC):
     inner_width: int
     scale: float
     """Factor on q · kᵀ; feed-forward has none."""
+    dropout: nn.Module
+    """Applied last."""
 
     @abstractmethod
     def matrices(self) -> list[Matrix]:
@@ -137,6 +143,10 @@ class Branch(nn.Module, ABC):
             return 1.0
         rows, width = sum(len(matrices[part]) for part in ("q", "k", "v")), matrices[role].shape[1]
         return math.sqrt((rows + width) / (len(matrices[role]) + width))
+
+    def inner_kernel(self, x: Tensor, *context: Any) -> Inner | None:
+        """f of x as a part of a fused sub-layer, without its last dropout; None where it has no such form."""
+        return None
 
     def drop_biases_(self) -> None:
         """Make all linear layers bias-free."""
@@ -169,7 +179,7 @@ class Place:
     base_width: int = 256
     base_layers: int = 2
     """The small model whose learning rate CompleteP carries over."""
-    make_norm: Norm = LayerNorm
+    make_norm: MakeNorm = LayerNorm
     learn_first: bool = False
     """Whether Admin's first sub-layer has a learned ω too."""
     shared: dict[str, nn.Module] = field(default_factory=dict, compare=False)
@@ -226,7 +236,25 @@ class Residual(nn.Module):
         self.skip, self.branch = skip or nn.Identity(), branch or nn.Identity()
 
     def forward(self, x: Tensor, *context: Any) -> Tensor:
-        return self.post(self.add(x, self.branch(self.f(self.pre(x), *context))))
+        fused = self.fused(x, *context) if self.training else None
+        return self.post(self.add(x, self.branch(self.f(self.pre(x), *context)))) if fused is None else fused
+
+    def fused(self, x: Tensor, *context: Any) -> Tensor | None:
+        """The same as one node of autograd, for a CPU; None where a part has no such form, or someone hooked into one."""
+        around = self.around() if untouched(self) else None
+        inner = around and self.f.inner_kernel(x, *context)
+        if around is None or inner is None or not own_sublayer(x, *around.parameters(), *inner.parameters()):
+            return None
+        return sublayer(x, around, inner, context[0] if self.f.kind == "cross_attention" else None)
+
+    def around(self) -> Around | None:
+        """The parts but for f, where all of them are plain."""
+        rate = usual_rate(self.f.dropout)
+        known = are(nn.Identity, self.branch) and type(self.skip) in (nn.Identity, Scale)
+        if rate is None or not known or not {type(self.pre), type(self.post)} <= {nn.Identity, LayerNorm}:
+            return None
+        omega = self.skip.omega if isinstance(self.skip, Scale) else 1.0
+        return Around(_norm_parts(self.pre), _norm_parts(self.post), omega, rate)
 
     def add(self, x: Tensor, a: Tensor) -> Tensor:
         """skip · x + a, in one pass over memory."""
@@ -234,6 +262,10 @@ class Residual(nn.Module):
             return x + a
         omega = self.skip.omega
         return torch.add(a, x, alpha=omega) if isinstance(omega, float) else weighted(a, x, omega)
+
+
+def _norm_parts(norm: nn.Module) -> Norm | None:
+    return Norm(norm.weight, norm.bias, norm.eps) if isinstance(norm, LayerNorm) else None
 
 
 def current_name(name: str) -> str:

@@ -23,7 +23,7 @@ def attention(
     With fewer heads of keys than of queries, each serves as many successive heads of queries.
     """
     if own_attention(q_bhqd, rate):
-        bias = _bias(q_bhqd, k_bgkd, mask, causal)
+        bias = bias_of(q_bhqd, q_bhqd.shape[2], k_bgkd.shape[2], mask, causal)
         return _Attention.apply(q_bhqd, k_bgkd, v_bgkd, bias, rate, scale)  # type: ignore[no-untyped-call]
     grouped = q_bhqd.shape[1] != k_bgkd.shape[1]
     if grouped and repeated_keys(q_bhqd):
@@ -32,36 +32,26 @@ def attention(
     return F.scaled_dot_product_attention(q_bhqd, k_bgkd, v_bgkd, mask, rate, causal, scale=scale, enable_gqa=grouped)
 
 
-def _bias(q_bhqd: Tensor, k_bgkd: Tensor, mask: Tensor | None, causal: bool) -> Tensor | None:
-    """0 where a key may be seen and −∞ elsewhere."""
+def bias_of(x: Tensor, queries: int, keys: int, mask: Tensor | None, causal: bool) -> Tensor | None:
+    """0 where a key may be seen and −∞ elsewhere, in the precision of x."""
     if causal:
-        square = q_bhqd.new_full((q_bhqd.shape[2], k_bgkd.shape[2]), -torch.inf)
-        return square.triu_(1)
-    return None if mask is None else q_bhqd.new_zeros(mask.shape).masked_fill_(~mask, -torch.inf)
+        return x.new_full((queries, keys), -torch.inf).triu_(1)
+    return None if mask is None else x.new_zeros(mask.shape).masked_fill_(~mask, -torch.inf)
 
 
 class _Attention(torch.autograd.Function):
-    """p = softmax(s), s = scale · q·kᵀ + bias; o = p̃ v with p̃ = dropout(p), by batched products over heads.
-
-    With p̃ ⊙ ∂p̃ = p ⊙ ∂p the backward pass needs no mask: ∂s = p̃ ⊙ (∂o vᵀ) − p · Σ_d ∂o ⊙ o (Dao et al., 2022).
-    """
+    """`attend` as a node of autograd."""
 
     @staticmethod
     def forward(
         ctx: Any, q_bhqd: Tensor, k_bgkd: Tensor, v_bgkd: Tensor, bias: Tensor | None, rate: float, scale: float
     ) -> Tensor:
-        shape, keys = q_bhqd.shape, k_bgkd.shape[2]
         with torch.autocast("cpu", enabled=False):
             q, k, v = _items(q_bhqd, k_bgkd.shape[1]), _items(k_bgkd), _items(v_bgkd)
-            p = _product(q, k.mT, scale).view(*shape[:3], keys)
-            if bias is not None:
-                p += bias
-            p = torch.softmax(p, -1, out=p)
-            kept = dropout(p, rate)
-            o = torch.bmm(kept.view(*q.shape[:2], keys), v)
+            o, p, kept = attend(q, k, v, bias, (*q_bhqd.shape[:3], k_bgkd.shape[2]), rate, scale)
         ctx.save_for_backward(q, k, v, p, kept, o)
         ctx.rate, ctx.scale = rate, scale
-        return o.view(shape)
+        return o.view(q_bhqd.shape)
 
     @staticmethod
     @once_differentiable
@@ -69,13 +59,42 @@ class _Attention(torch.autograd.Function):
         q, k, v, p, kept, o = ctx.saved_tensors
         groups = len(k) // len(grad_bhqd)
         grad = _items(grad_bhqd, groups)
-        p, kept = p.view(*q.shape[:2], -1), kept.view(*q.shape[:2], -1)
-        ds = torch.bmm(grad, v.mT)
         mean = (grad * o).sum(-1, keepdim=True)
-        ds = ds.mul_(kept).addcmul_(p, mean, value=-1) if ctx.rate else ds.sub_(mean).mul_(p)
-        dq, dk, dv = _product(ds, k, ctx.scale), _product(ds.mT, q, ctx.scale), torch.bmm(kept.mT, grad)
+        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        attend_back(grad, mean, q, k, v, p, kept, ctx.rate, ctx.scale, dq, dk, dv)
         by_head = (len(grad_bhqd), groups, -1, q.shape[2])
         return dq.view_as(grad_bhqd), dk.view(by_head), dv.view(by_head), None, None, None
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, shape: tuple[int, ...], rate: float, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(o, p, p̃): p = softmax(s), s = scale · q·kᵀ + bias; o = p̃ v with p̃ = dropout(p), by batched products over heads.
+
+    `shape` is that of the scores, b h q k, which the bias and the draws follow.
+    """
+    p = _product(q, k.mT, scale).view(shape)
+    if bias is not None:
+        p += bias
+    p = torch.softmax(p, -1, out=p)
+    kept = dropout(p, rate)
+    items = (len(q), -1, shape[3])
+    return torch.bmm(kept.view(items), v), p.view(items), kept.view(items)
+
+
+def attend_back(
+    grad: Tensor, mean: Tensor, q: Tensor, k: Tensor, v: Tensor, p: Tensor, kept: Tensor, rate: float, scale: float,
+    dq: Tensor, dk: Tensor, dv: Tensor,
+) -> None:  # fmt: skip
+    """Write the gradients of q, k and v to the last three.
+
+    With p̃ ⊙ ∂p̃ = p ⊙ ∂p no mask is needed: ∂s = p̃ ⊙ (∂o vᵀ) − p · Σ_d ∂o ⊙ o, whose sum is `mean` (Dao et al., 2022).
+    """
+    ds = torch.bmm(grad, v.mT)
+    ds = ds.mul_(kept).addcmul_(p, mean, value=-1) if rate else ds.sub_(mean).mul_(p)
+    _product(ds, k, scale, dq)
+    _product(ds.mT, q, scale, dk)
+    torch.bmm(kept.mT, grad, out=dv)
 
 
 def _items(x_bhqd: Tensor, groups: int = 0) -> Tensor:
@@ -83,6 +102,6 @@ def _items(x_bhqd: Tensor, groups: int = 0) -> Tensor:
     return x_bhqd.reshape(x_bhqd.shape[0] * (groups or x_bhqd.shape[1]), -1, x_bhqd.shape[3])
 
 
-def _product(a: Tensor, b: Tensor, scale: float) -> Tensor:
+def _product(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
     """scale · a b for each item, in one pass."""
-    return torch.baddbmm(a.new_empty(()), a, b, beta=0, alpha=scale)
+    return torch.baddbmm(a.new_empty(()), a, b, beta=0, alpha=scale, out=out)

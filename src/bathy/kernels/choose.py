@@ -6,8 +6,11 @@ Only this file asks for device, precision and mode; each kernel beside it has bo
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
+
+PLAIN = (Tensor, nn.Parameter)
+"""Tensors without a mind of their own; a subclass, such as a shard, may compute in its own way."""
 
 
 def _on_cpu(x: Tensor) -> bool:
@@ -40,6 +43,17 @@ def own_attention(q: Tensor, rate: float) -> bool:
     """In training on a CPU torch's attention takes longer with dropout, and far longer in bfloat16."""
     slow = rate > 0 or (not is_fake(q) and q.dtype == torch.bfloat16 and torch.is_grad_enabled())
     return slow and _on_cpu(q)
+
+
+def own_sublayer(x: Tensor, *others: Tensor | None) -> bool:
+    """In training on a CPU, in one precision throughout, while nobody looks at single operations: torch.compile, a dispatch
+    mode that records them, or a transform of torch.func."""
+    if not (torch.is_grad_enabled() and _on_cpu(x) and x.numel()) or torch.is_autocast_enabled("cpu"):
+        return False
+    looked_at = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
+    if looked_at or torch._C._functorch.peek_interpreter_stack() is not None or not x.dtype.is_floating_point:
+        return False
+    return all(other is None or (other.dtype == x.dtype and type(other) in PLAIN) for other in (x, *others))
 
 
 def own_rotation(x: Tensor) -> bool:

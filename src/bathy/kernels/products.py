@@ -73,7 +73,22 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def by_onednn(x: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN takes the products of x with this matrix."""
-    return weight.numel() >= SMALL and own_products(x) and library() == "onednn"
+    return _for_onednn(weight) and own_products(x)
+
+
+def _for_onednn(weight: Tensor) -> bool:
+    """Whether oneDNN is the faster library for this matrix in training on a CPU."""
+    return weight.numel() >= SMALL and weight.dtype == torch.float32 and library() == "onednn"
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x Wᵀ + b where autograd does not look, in training on a CPU."""
+    return (_onednn if weight.shape[1] >= WIDE and _for_onednn(weight) else F.linear)(x, weight, bias)
+
+
+def product_back(grad: Tensor, weight: Tensor) -> Tensor:
+    """The gradient of x, g W."""
+    return _onednn(grad, weight.T, None) if _for_onednn(weight) else grad @ weight
 
 
 def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -87,12 +102,12 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.biased = bias is not None
-        return (_onednn if weight.shape[1] >= WIDE else F.linear)(x, weight, bias)
+        return product(x, weight, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         rows = grad.flatten(0, -2)
-        dx = _onednn(rows, weight.T, None).view_as(x) if ctx.needs_input_grad[0] else None
+        dx = product_back(rows, weight).view_as(x) if ctx.needs_input_grad[0] else None
         return dx, rows.T @ x.flatten(0, -2), rows.sum(0) if ctx.biased else None

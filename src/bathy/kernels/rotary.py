@@ -20,7 +20,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
 
-def _turned(x: Tensor, cos: Tensor, sin: Tensor, sign: int) -> Tensor:
+def turned(x: Tensor, cos: Tensor, sin: Tensor, sign: int) -> Tensor:
     """x turned by the angle times the sign, each half written where it belongs."""
     result = torch.empty_like(x)
     (a, b), (left, right) = x.chunk(2, dim=-1), result.chunk(2, dim=-1)
@@ -35,10 +35,10 @@ class _Rotation(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         ctx.save_for_backward(cos, sin)
-        return _turned(x, cos, sin, 1)
+        return turned(x, cos, sin, 1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         cos, sin = ctx.saved_tensors
-        return _turned(grad, cos, sin, -1), None, None
+        return turned(grad, cos, sin, -1), None, None

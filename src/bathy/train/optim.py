@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -45,9 +45,8 @@ class RAdam(torch.optim.RAdam):
     def step(self, closure: Any = None) -> Any:
         """One update. The first few, which are not rectified, and those on other devices are torch's own."""
         groups = [(group, [p for p in group["params"] if p.grad is not None]) for group in self.param_groups]
-        done = {_steps(self.state[p]) for _, parameters in groups for p in parameters}
-        step = max(done, default=0) + 1
-        if closure or len(done) != 1 or any(rectification(step, group["betas"][1]) <= 5 for group, _ in groups):
+        step = _next_step([self.state[p] for _, parameters in groups for p in parameters])
+        if closure or not step or any(rectification(step, group["betas"][1]) <= 5 for group, _ in groups):
             return super().step(closure)
         for group, parameters in groups:
             if parameters:
@@ -58,7 +57,8 @@ class RAdam(torch.optim.RAdam):
         beta1, beta2 = group["betas"]
         rho, last = rectification(step, beta2), 2 / (1 - beta2) - 1
         factor = math.sqrt((rho - 4) * (rho - 2) * last / ((last - 4) * (last - 2) * rho))
-        means, squares, steps = ([self.state[p][name] for p in parameters] for name in ("exp_avg", "exp_avg_sq", "step"))
+        states = [self.state[p] for p in parameters]
+        means, squares, steps = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq", "step"))
         torch._foreach_add_(steps, 1.0)
         torch._fused_adamw_(
             parameters, [p.grad for p in parameters if p.grad is not None], means, squares, [], steps,
@@ -67,11 +67,12 @@ class RAdam(torch.optim.RAdam):
         )  # fmt: skip
 
 
-def _steps(state: Mapping[str, Any]) -> int:
-    """Steps taken with a parameter; −1 where they are counted on a GPU, which asking would stop."""
-    if not state:
+def _next_step(states: Sequence[Mapping[str, Any]]) -> int:
+    """The step that all parameters take next; 0 where they differ, are new, or count on a GPU, which asking would stop."""
+    if not states or not all(states) or states[0]["exp_avg"].device.type != "cpu":
         return 0
-    return int(state["step"]) if state["exp_avg"].device.type == "cpu" else -1
+    least, most = torch.stack([state["step"] for state in states]).aminmax()
+    return int(most) + 1 if least == most else 0
 
 
 def radam(groups: Groups, config: OptimConfig) -> Optimizer:

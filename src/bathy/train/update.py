@@ -58,9 +58,10 @@ def _backward(
 
 def _step(config: Config, state: State) -> float:
     """Unscale, clip and, if all is finite, step; returns the norm of the unscaled gradient."""
-    parameters = list(state.model.parameters())
+    # the optimiser's lists, not the model's, which would be gathered anew from thousands of modules
+    parameters = [p for group in state.optimizer.param_groups for p in group["params"] if p.grad is not None]
     if state.precision.scale != 1:
-        torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], 1 / state.precision.scale)
+        torch._foreach_mul_([p.grad for p in parameters], 1 / state.precision.scale)
     norm = gradient_norm(parameters)
     if config.optim.clip:
         nn.utils.clip_grads_with_norm_(parameters, config.optim.clip, norm)

@@ -1,0 +1,126 @@
+"""A whole sub-layer, post(ω · x + dropout(f(pre(x)))), as one node of autograd, with its backward pass written by hand.
+
+In a narrow model a matrix product takes as long as the bookkeeping of a few operations, so that most of an update's time is
+spent between products: in Python, in autograd's graph and in allocating memory. Here a sub-layer is a dozen operations on
+plain tensors each way, and one node. The numbers are those of the modules, random draws included, to rounding.
+
+`Around` is everything but f; `Inner` is f: see `feed_forwards` and `attentions`.
+"""
+
+# r row (a token of the batch), d width
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from bathy.kernels.dropout import BLOCK, LEVELS, drawn_for, in_blocks, masked
+
+Maybe = Tensor | None
+
+
+class Norm(NamedTuple):
+    """γ · (x − μ)/σ + ν."""
+
+    weight: Tensor
+    bias: Maybe
+    eps: float
+
+
+@dataclass(slots=True)
+class Around:
+    """A sub-layer but for f: its norms, ω (a number, or a learned number or vector), and the rate of the last dropout."""
+
+    pre: Norm | None
+    post: Norm | None
+    omega: float | Tensor
+    rate: float
+
+    def parameters(self) -> tuple[Maybe, ...]:
+        """γ and ν of pre, ω, γ and ν of post; none where there is no such part or it is not learned."""
+        pre, post = self.pre or (None, None), self.post or (None, None)
+        return pre[0], pre[1], self.omega if isinstance(self.omega, Tensor) else None, post[0], post[1]
+
+
+class Inner(Protocol):
+    """f on plain tensors."""
+
+    def parameters(self) -> tuple[Maybe, ...]:
+        """What may have a gradient."""
+        ...
+
+    def forward(self, h_rd: Tensor, memory: Maybe) -> tuple[Tensor, tuple[Maybe, ...]]:
+        """f(h), a tensor that nothing else needs, and what the backward pass needs."""
+        ...
+
+    def backward(self, dy_rd: Tensor, h_rd: Tensor, memory: Maybe, saved: tuple[Maybe, ...]) -> tuple[Maybe, ...]:
+        """Gradients of h, of the memory and of each parameter."""
+        ...
+
+
+def sublayer(x: Tensor, around: Around, inner: Inner, memory: Tensor | None = None) -> Tensor:
+    """post(ω · x + dropout(f(pre(x)))); `memory` is what cross-attention attends to."""
+    return _Sublayer.apply(around, inner, x, memory, *around.parameters(), *inner.parameters())  # type: ignore[no-untyped-call]
+
+
+class _Sublayer(torch.autograd.Function):
+    """dz from post; then dy = dropout's share of it, dh from f, and dx = ω · dz + pre's share of dh."""
+
+    @staticmethod
+    def forward(ctx: Any, around: Around, inner: Inner, x: Tensor, memory: Maybe, *parameters: Maybe) -> Tensor:
+        x_rd = x.reshape(-1, x.shape[-1])
+        h, *entered = (x_rd, None, None) if around.pre is None else _norm(around.pre, x_rd)
+        y, inside = inner.forward(h, memory)
+        draws = drawn_for(y) if around.rate else None
+        z = _added(around, x_rd, y, draws)
+        out, *left = (z, None, None) if around.post is None else _norm(around.post, z)
+        kept_z, kept_h = None if around.post is None else z, None if around.pre is None else h
+        ctx.save_for_backward(x_rd, memory, kept_h, *entered, draws, kept_z, *left, *inside, *parameters)
+        ctx.around, ctx.inner, ctx.inside, ctx.shape = around, inner, len(inside), x.shape
+        return out.view(x.shape)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Maybe, ...]:
+        around: Around = ctx.around
+        x, memory, h, pre_mean, pre_deviation, draws, z, mean, deviation, *rest = ctx.saved_tensors
+        dz, d_gamma, d_nu = grad.reshape(x.shape), None, None
+        if around.post is not None:
+            dz, d_gamma, d_nu = _norm_back(around.post, dz, z, mean, deviation)
+        dy = dz if draws is None else masked(dz, draws, round(around.rate * LEVELS))
+        learned = isinstance(around.omega, Tensor)
+        d_omega = (dz * x).sum_to_size(around.omega.shape) if learned else None  # type: ignore[union-attr]
+        dh, d_memory, *inner = ctx.inner.backward(dy, x if h is None else h, memory, tuple(rest[: ctx.inside]))
+        pre_gamma = pre_nu = None
+        if around.pre is not None:
+            dh, pre_gamma, pre_nu = _norm_back(around.pre, dh, x, pre_mean, pre_deviation)
+        dx = dh.addcmul_(dz, around.omega) if learned else dh.add_(dz, alpha=around.omega)
+        return None, None, dx.view(ctx.shape), d_memory, pre_gamma, pre_nu, d_omega, d_gamma, d_nu, *inner
+
+
+def _added(around: Around, x_rd: Tensor, y_rd: Tensor, draws: Maybe) -> Tensor:
+    """ω · x + dropout(y), in the memory of y or of the mask."""
+    omega = around.omega
+    if draws is None:
+        return torch.addcmul(y_rd, x_rd, omega, out=y_rd) if isinstance(omega, Tensor) else y_rd.add_(x_rd, alpha=omega)
+    dropped = round(around.rate * LEVELS)
+    shortcut = x_rd if isinstance(omega, float) and omega == 1.0 else x_rd * omega
+    z, scale = torch.empty_like(y_rd), LEVELS / (LEVELS - dropped)
+    flat = (tensor.view(-1) for tensor in (z, y_rd, shortcut))
+    for bits, out, part, add in in_blocks(BLOCK, draws.view(torch.int16)[: y_rd.numel()], *flat):
+        torch.addcmul(add, torch.ge(bits, dropped - LEVELS // 2, out=out), part, value=scale, out=out)
+    return z
+
+
+def _norm(norm: Norm, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The norm's output, and mean and 1/deviation of each row."""
+    return torch.native_layer_norm(x, x.shape[1:], *norm)
+
+
+def _norm_back(norm: Norm, grad: Tensor, x: Tensor, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor, Maybe]:
+    wanted = [True, True, norm.bias is not None]
+    return torch.ops.aten.native_layer_norm_backward(grad, x, x.shape[1:], mean, deviation, norm.weight, norm.bias, wanted)
