@@ -5,8 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from bathy.kernels.packed import can_pack
-from bathy.kernels.products import Linear, library, products_by
-from bathy.kernels.projections import projections
+from bathy.kernels.products import Linear, library, linear, products_by
 
 needs_onednn = pytest.mark.skipif(not can_pack(torch.float32), reason="torch has no oneDNN here")
 
@@ -36,7 +35,7 @@ def test_projections_are_the_same_by_either_library(monkeypatch: pytest.MonkeyPa
     found = []
     for name in ("mkl", "onednn"):
         with products_by(name):
-            parts = projections(x, weight, None, (10, 4, 4))
+            parts = linear(x, weight, None).split((10, 4, 4), dim=-1)
             found.append((*parts, *torch.autograd.grad([part.sum() for part in parts], [x, weight])))
     torch.testing.assert_close(found[0], found[1])
 

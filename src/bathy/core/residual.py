@@ -19,7 +19,7 @@ from bathy.core.norms import LayerNorm
 from bathy.core.norms import Norm as MakeNorm
 from bathy.core.untouched import are, untouched, usual_rate
 from bathy.kernels.choose import own_sublayer
-from bathy.kernels.projections import projections
+from bathy.kernels.products import linear
 from bathy.kernels.sublayer import Around, Inner, Norm, sublayer
 from bathy.kernels.weighted import weighted
 
@@ -109,7 +109,7 @@ class Projections(nn.Linear):
         self.sizes = tuple(sizes)
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
-        return projections(x, self.weight, self.bias, self.sizes)
+        return linear(x, self.weight, self.bias).split(self.sizes, dim=-1)
 
 
 class Branch(nn.Module, ABC):

@@ -28,11 +28,6 @@ def own_dropout(x: Tensor) -> bool:
     return _on_cpu(x)
 
 
-def own_projections(x: Tensor) -> bool:
-    """Ours saves a copy in the backward pass; under autocast the products are cast, which torch keeps track of."""
-    return _on_cpu(x) and torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
-
-
 def own_products(x: Tensor) -> bool:
     """In training in float32 on a CPU another library may be faster than torch's; under autocast torch casts, and does well."""
     kind = x.dtype == torch.float32 and not is_fake(x) and torch.is_grad_enabled()

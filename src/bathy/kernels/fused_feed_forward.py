@@ -73,9 +73,9 @@ class FeedForward:
 
     def _relu_back(self, dy: Tensor, kept: Tensor) -> Tensor:
         """Where the result is above 0, its input was above 0 and was kept: neither input nor mask is needed."""
-        dropped = round(self.rate * LEVELS)
-        dh = product_back(dy * (LEVELS / (LEVELS - dropped)) if dropped else dy, self.w2)
-        return torch.ops.aten.threshold_backward.grad_input(dh, kept, 0, grad_input=dh)
+        dh = product_back(dy, self.w2)
+        dh = torch.ops.aten.threshold_backward.grad_input(dh, kept, 0, grad_input=dh)
+        return dh.mul_(LEVELS / (LEVELS - round(self.rate * LEVELS))) if self.rate else dh
 
     def _activated_back(self, dh: Tensor, a: Tensor) -> Tensor:
         activation, back = ACTIVATIONS[self.activation]

@@ -2,7 +2,8 @@
 
 In a narrow model a matrix product takes as long as the bookkeeping of a few operations, so that most of an update's time is
 spent between products: in Python, in autograd's graph and in allocating memory. Here a sub-layer is a dozen operations on
-plain tensors each way, and one node. The numbers are those of the modules, random draws included, to rounding.
+plain tensors each way, and one node. The numbers are those of the modules, bit for bit, random draws included: each operation
+is the one that autograd would take, in its order, so that a run that is looked at (hooks need the modules) stays the same run.
 
 `Around` is everything but f; `Inner` is f: see `feed_forwards` and `attentions`.
 """
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bathy.kernels.dropout import BLOCK, LEVELS, drawn_for, in_blocks, masked
+from bathy.kernels.dropout import LEVELS, drawn_for, masked
 
 Maybe = Tensor | None
 
@@ -98,22 +99,14 @@ class _Sublayer(torch.autograd.Function):
         pre_gamma = pre_nu = None
         if around.pre is not None:
             dh, pre_gamma, pre_nu = _norm_back(around.pre, dh, x, pre_mean, pre_deviation)
-        dx = dh.addcmul_(dz, around.omega) if learned else dh.add_(dz, alpha=around.omega)
+        dx = dh.add_(dz if not learned and around.omega == 1.0 else dz * around.omega)
         return None, None, dx.view(ctx.shape), d_memory, pre_gamma, pre_nu, d_omega, d_gamma, d_nu, *inner
 
 
 def _added(around: Around, x_rd: Tensor, y_rd: Tensor, draws: Maybe) -> Tensor:
-    """ω · x + dropout(y), in the memory of y or of the mask."""
-    omega = around.omega
-    if draws is None:
-        return torch.addcmul(y_rd, x_rd, omega, out=y_rd) if isinstance(omega, Tensor) else y_rd.add_(x_rd, alpha=omega)
-    dropped = round(around.rate * LEVELS)
-    shortcut = x_rd if isinstance(omega, float) and omega == 1.0 else x_rd * omega
-    z, scale = torch.empty_like(y_rd), LEVELS / (LEVELS - dropped)
-    flat = (tensor.view(-1) for tensor in (z, y_rd, shortcut))
-    for bits, out, part, add in in_blocks(BLOCK, draws.view(torch.int16)[: y_rd.numel()], *flat):
-        torch.addcmul(add, torch.ge(bits, dropped - LEVELS // 2, out=out), part, value=scale, out=out)
-    return z
+    """ω · x + dropout(y)."""
+    z, omega = y_rd if draws is None else masked(y_rd, draws, round(around.rate * LEVELS)), around.omega
+    return torch.addcmul(z, x_rd, omega, out=z) if isinstance(omega, Tensor) else z.add_(x_rd, alpha=omega)
 
 
 def _norm(norm: Norm, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
