@@ -13,7 +13,7 @@ from bathy import Transformer, TransformerConfig
 from bathy.core.residual import Residual, residuals
 
 SIZES: dict[str, Any] = {"vocab": 40, "width": 16, "ffn": 24, "heads": 4, "encoder_layers": 2, "decoder_layers": 2}
-ALL = {"dropout": 0.2, "attention_dropout": 0.1, "activation_dropout": 0.3}
+ALL: dict[str, Any] = {"dropout": 0.2, "attention_dropout": 0.1, "activation_dropout": 0.3}
 
 
 def model_of(scheme: str = "admin", **settings: Any) -> Transformer:
@@ -128,7 +128,7 @@ def test_a_hook_on_the_sublayer_itself_sees_what_it_takes_and_gives() -> None:
 
 def test_a_replaced_part_is_used() -> None:
     model = model_of(**ALL)
-    ffn = residuals(model)[1][1].f
+    ffn: Any = residuals(model)[1][1].f
     ffn.fc2 = nn.Sequential(ffn.fc2)
     before = loss_and_gradients(model_of(**ALL))[0]
     torch.testing.assert_close(loss_and_gradients(model)[0], before)
@@ -156,7 +156,8 @@ def test_evaluation_and_frozen_passes_take_the_modules(monkeypatch: pytest.Monke
 def test_weights_changed_between_the_passes_are_noticed() -> None:
     model = model_of(**ALL)
     loss = model(*batch(model)).square().sum()
+    attention: Any = residuals(model)[0][1].f
     with torch.no_grad():
-        next(iter(residuals(model)))[1].f.out.weight.mul_(2)
+        attention.out.weight.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()

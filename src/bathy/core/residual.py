@@ -242,7 +242,7 @@ class Residual(nn.Module):
     def fused(self, x: Tensor, *context: Any) -> Tensor | None:
         """The same as one node of autograd, for a CPU; None where a part has no such form, or someone hooked into one."""
         around = self.around() if untouched(self) else None
-        inner = around and self.f.inner_kernel(x, *context)
+        inner = None if around is None else self.f.inner_kernel(x, *context)
         if around is None or inner is None or not own_sublayer(x, *around.parameters(), *inner.parameters()):
             return None
         return sublayer(x, around, inner, context[0] if self.f.kind == "cross_attention" else None)

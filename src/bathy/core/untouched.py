@@ -10,7 +10,7 @@ from bathy.kernels.dropout import LEVELS, Dropout
 
 def untouched(module: nn.Module) -> bool:
     """Whether nobody hooked into the modules inside, gave one another `forward`, or compiled it."""
-    return not _has_any_global_hook() and _untouched(module)  # type: ignore[no-untyped-call]
+    return not _has_any_global_hook() and _untouched(module)
 
 
 def _untouched(module: nn.Module) -> bool:

@@ -51,7 +51,8 @@ class Heads:
             o, total = FLASH(q_bhqd, k_bhkd, v_bhkd, 0.0, self.causal, attn_mask=self.bias, scale=self.scale)
             return self.join(o[None]), (total,)
         shape = (*q_bhqd.shape[:3], k_bhkd.shape[2])
-        o, p, kept = attend(*map(_items, (q_bhqd, k_bhkd, v_bhkd)), self.bias, shape, self.rate, self.scale)
+        q, k, v = _items(q_bhqd), _items(k_bhkd), _items(v_bhkd)
+        o, p, kept = attend(q, k, v, self.bias, shape, self.rate, self.scale)
         return self.join(o.view(1, *q_bhqd.shape)), (p, kept)
 
     def backward(
@@ -68,7 +69,8 @@ class Heads:
         mean = (
             (grad_rd * o_rd).view(len(grad), -1, self.count, grad.shape[3]).sum(3).transpose(1, 2).reshape(-1, grad.shape[2], 1)
         )
-        attend_back(_items(grad), mean, *map(_items, qkv), *saved, self.rate, self.scale, *map(_items, into))
+        (q, k, v), (dq, dk, dv), (p, kept) = map(_items, qkv), map(_items, into), saved
+        attend_back(_items(grad), mean, q, k, v, p, kept, self.rate, self.scale, dq, dk, dv)
 
 
 def _items(x_bhtd: Tensor) -> Tensor:
