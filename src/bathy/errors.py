@@ -60,11 +60,11 @@ class TrainingError(BathyError):
 
 
 class Diverged(TrainingError):  # noqa: N818, it names what happened
-    """A run that was stopped because it no longer learns; `sudden` if it did so before."""
+    """A run that was stopped because it no longer learns; `sudden` if it did so before, `overflow` if numbers did not fit."""
 
-    def __init__(self, message: str, sudden: bool = True) -> None:
+    def __init__(self, message: str, sudden: bool = True, overflow: bool = False) -> None:
         super().__init__(message)
-        self.sudden = sudden
+        self.sudden, self.overflow = sudden, overflow
 
 
 class MissingExtraError(BathyError):

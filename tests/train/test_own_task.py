@@ -59,7 +59,7 @@ def test_admin_goes_into_it_by_one_setting_and_is_resumed(tmp_path: Path) -> Non
 
 
 def test_a_divergence_is_caught_and_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(divergence, "PATIENCE", 60)
+    monkeypatch.setattr(divergence, "PATIENCE", 0.3)
     with pytest.raises(
         Diverged, match=r"stopped at update \d+: after \d+ updates the loss, .* is still that of guessing"
     ) as error:

@@ -10,9 +10,19 @@ from torch import Tensor, nn
 
 from bathy.errors import Diverged
 from bathy.train import Config, OptimConfig, Shuffled, Task, TrainConfig, fit
-from bathy.train.checkpoint import newest, read_weights
+from bathy.train.checkpoint import newest, read_weights, save
 from bathy.train.log import read_log
-from bathy.train.recovery import Recovery, next_recovery, rate_factor, read_recoveries
+from bathy.train.recovery import (
+    Recovery,
+    next_recovery,
+    next_start,
+    precision_from,
+    rate_factor,
+    read_recoveries,
+    skipped_batches,
+    write_recovery,
+)
+from bathy.train.suspects import suspects
 from bathy.train.world import World
 
 
@@ -23,7 +33,7 @@ class Poisoned(Shuffled):
 
     def __next__(self) -> tuple[Tensor, ...]:
         inputs, targets = super().__next__()
-        return (inputs * 1e4, targets) if self.position == self.corrupt else (inputs, targets)
+        return (inputs * 1e4, 1 - targets) if self.position == self.corrupt else (inputs, targets)
 
 
 class Parity(Task):
@@ -48,7 +58,7 @@ class Parity(Task):
 
 def config(**train: object) -> Config:
     optim = OptimConfig(name="sgd", lr=0.05, schedule="constant", warmup=0)
-    base = {"steps": 500, "log_every": 1, "save_every": 250, "recent_every": 50, "recent_keep": 9}
+    base = {"steps": 300, "log_every": 1, "save_every": 150, "recent_every": 50, "recent_keep": 9, "divergence_window": 40}
     return Config(optim=optim, train=TrainConfig(**base | train))  # type: ignore[arg-type]
 
 
@@ -61,9 +71,9 @@ def test_a_corrupt_batch_ends_a_run_that_stops_and_is_skipped_by_one_that_recove
         fit(Parity(corrupt=171), config(), tmp_path / "stops", World())
     state = fit(Parity(corrupt=171), config(on_divergence="recover"), tmp_path / "recovers", World())
     (attempt,) = read_recoveries(tmp_path / "recovers")
-    assert (attempt.start, attempt.change) == (150, "batches skipped") and attempt.failed > 300
-    assert state.step == 500 and sum(losses(tmp_path / "recovers")[-50:]) / 50 < 0.3
-    assert len(losses(tmp_path / "recovers")) == 500
+    assert (attempt.start, attempt.change, attempt.at, attempt.skip) == (150, "batches skipped", 170, 1)
+    assert state.step == 300 and sum(losses(tmp_path / "recovers")[-50:]) / 50 < 0.3
+    assert len(losses(tmp_path / "recovers")) == 300
     (row,) = [row for row in read_log(tmp_path / "recovers" / "metrics.jsonl") if "recovery" in row]
     assert row["step"] == 150 and "rose" in row["why"]
 
@@ -71,7 +81,7 @@ def test_a_corrupt_batch_ends_a_run_that_stops_and_is_skipped_by_one_that_recove
 def test_a_recovered_run_resumes_exactly(tmp_path: Path) -> None:
     settings = config(on_divergence="recover")
     fit(Parity(corrupt=171), settings, tmp_path / "whole", World())
-    stopped = settings.model_copy(update={"train": settings.train.model_copy(update={"steps": 450})})
+    stopped = settings.model_copy(update={"train": settings.train.model_copy(update={"steps": 260})})
     fit(Parity(corrupt=171), stopped, tmp_path / "halves", World())
     fit(Parity(corrupt=171), settings, tmp_path / "halves", World())
     assert losses(tmp_path / "whole") == losses(tmp_path / "halves")
@@ -86,30 +96,40 @@ def test_a_healthy_run_is_not_touched(tmp_path: Path) -> None:
 
 
 def test_changes_are_tried_in_order_from_one_place_and_are_used_up(tmp_path: Path) -> None:
-    from bathy.files import write_json
-    from bathy.train.checkpoint import save
-
     for step in (100, 200, 300):
         save(tmp_path, step, {"a": torch.ones(2)}, {}, {"model": {}})
-    tried: list[Recovery] = []
-    while attempt := next_recovery(tmp_path, failed=480, good=250, why="rose", most=9):
-        tried.append(attempt)
-        write_json(tmp_path / "recoveries.json", [vars(one) for one in tried])
-    assert [(one.start, one.change) for one in tried] == [
-        (200, "batches skipped"), (200, "half the rate"), (200, "a tenth of the rate"),
-    ]  # fmt: skip
-    later = next_recovery(tmp_path, failed=900, good=700, why="rose", most=9)
-    assert later and (later.start, later.change) == (300, "batches skipped")
-    assert next_recovery(tmp_path, 480, 250, "rose", most=3) is None
+    start = next_start(tmp_path, good=250)
+    tried = []
+    while attempt := next_recovery(tmp_path, 480, 250, "rose", 9, suspects=[230, 231], overflow=True):
+        tried.append((attempt.start, attempt.change))
+        write_recovery(tmp_path, attempt)
+    assert tried == [(200, change) for change in ("float32", "batches skipped", "half the rate", "a tenth of the rate")]
+    assert start == 200 and next_start(tmp_path, good=700) == 300
+    assert next_recovery(tmp_path, 900, 700, "rose", most=4) is None
 
 
 def test_a_run_that_never_began_starts_again_with_a_lower_rate(tmp_path: Path) -> None:
-    attempt = next_recovery(tmp_path, failed=2000, good=0, why="guessing", most=3)
+    attempt = next_recovery(tmp_path, 2000, 0, "guessing", most=3)
     assert attempt and (attempt.start, attempt.change, attempt.factor) == (0, "half the rate", 0.5)
 
 
 def test_the_rate_is_lower_while_a_recovery_lasts() -> None:
     one = Recovery(failed=300, why="", start=200, change="half the rate", factor=0.5, until=500)
-    assert [rate_factor([one], step) for step in (200, 201, 500, 501)] == [1.0, 0.5, 0.5, 1.0]
+    assert [rate_factor([one], step) for step in (200, 201, 500, 650, 800)] == [1.0, 0.5, 0.5, 0.75, 1.0]
     assert rate_factor([one, replace(one, factor=0.1)], 300) == 0.1
     assert rate_factor([], 7) == 1 and math.isclose(rate_factor([one], 9999), 1)
+
+
+def test_an_attempt_replaces_those_that_started_where_it_does() -> None:
+    skip = Recovery(failed=300, why="", start=200, change="batches skipped", skip=3, at=230)
+    half = Recovery(failed=300, why="", start=200, change="half the rate", factor=0.5, until=400)
+    later = Recovery(failed=900, why="", start=700, change="float32", precision="float32")
+    assert [skipped_batches([skip], step) for step in (200, 229, 230)] == [0, 0, 3] and skipped_batches([skip, half], 230) == 0
+    assert [precision_from([half, later], step, "float16") for step in (699, 700)] == ["float16", "float32"]
+    assert rate_factor([half, later], 300) == 0.5
+
+
+def test_a_batch_stands_out_by_its_own_loss_and_noise_does_not() -> None:
+    noise = {step: 2.5 + 0.1 * math.sin(7 * step) for step in range(50)}
+    assert not suspects(noise) and suspects(noise | {20: 6.0, 22: math.inf}) == [20, 22]
+    assert not suspects(noise | {1: 6.0, 49: 6.0} | dict.fromkeys(range(20, 40), 6.0))  # too many to be a burst

@@ -37,5 +37,11 @@ def postmortem(
     console.out.print(console.table(f"replays of {run}", columns, rows))
     for name, why in result.left_out.items():
         console.out.print(f"not tried: {name}: {why}")
+    if result.moved_first:
+        console.out.print(f"what moved first in the unchanged replay: {result.moved_first}")
+    if result.verdict.prevents:
+        console.out.print(f"changes that prevent the failure: {', '.join(result.verdict.prevents)}")
+    if result.note:
+        console.out.print(result.note)
     console.out.print(f"cause: {result.verdict.text}. {result.verdict.advice}")
     console.out.print(f"report: {write_page(run, result)}")

@@ -132,6 +132,9 @@ class TrainConfig(Settings, section="train"):
     on_divergence: Annotated[Literal["stop", "recover", "continue"], CHANGEABLE] = "stop"
     """What happens to a run that diverges, or has not improved on guessing long after its warm-up: stop with a diagnosis; go
     back to before the failure and change one thing (see bathy.train.recovery); or continue."""
+    divergence_window: Annotated[PositiveInt, CHANGEABLE] = 200
+    """Updates in a row with a loss far above its lowest after which a run has diverged; ten times as many after twice the
+    warm-up at the level of guessing."""
     recoveries: Annotated[PositiveInt, CHANGEABLE] = 3
     """Most recoveries of a run."""
     recent_every: Annotated[NonNegativeInt, CHANGEABLE] = 0

@@ -10,23 +10,25 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-RISE, RISE_UPDATES = 1.0, 200
+RISE, WINDOW = 1.0, 200
 """Nats above the lowest mean, and updates in a row, after which what was learned counts as lost."""
 NEAR_LOWEST = 0.2
 """Nats above the lowest mean within which an update is good."""
-IMPROVEMENT, PATIENCE = 0.1, 2000
-"""Nats below guessing that count as no improvement, and updates after twice the warm-up until then."""
-FAILING_UPDATES = 400
-"""Updates after twice the warm-up over which every validation must fail before the run is stopped."""
+IMPROVEMENT, PATIENCE = 0.1, 10
+"""Nats below guessing that count as no improvement, and windows after twice the warm-up until then."""
+FAILING = 2
+"""Windows after twice the warm-up over which every validation must fail before the run is stopped."""
 
 
 @dataclass
 class Divergence:
-    """Follows a running mean of the loss over about 50 updates, and what validations show."""
+    """Follows a running mean of the loss over about a quarter of its window of updates, and what validations show."""
 
     chance: float
     """The loss of guessing; infinite where the task does not know it."""
     warmup: int
+    window: int = WINDOW
+    """Updates in a row with a high loss after which the run counts as diverged."""
     mean: float = 0.0
     weight: float = 0.0
     lowest: float = float("inf")
@@ -39,17 +41,18 @@ class Divergence:
 
     def update(self, step: int, nll: float) -> str:
         """Take in the loss of an update; returns why the run should stop, or nothing."""
-        self.weight = 0.98 * self.weight + 0.02
-        self.mean += 0.02 / self.weight * (nll - self.mean)
-        if step < 50:
+        share = 4 / max(self.window, 8)
+        self.weight = (1 - share) * self.weight + share
+        self.mean += share / self.weight * (nll - self.mean)
+        if step < self.window // 4:
             return ""
         self.lowest = min(self.lowest, self.mean)
         self.high = self.high + 1 if self.mean > self.lowest + RISE else 0
         self.good = step if self.mean < self.lowest + NEAR_LOWEST else self.good
-        if self.high >= RISE_UPDATES:
-            return f"the loss rose from {self.lowest:.2f} to {self.mean:.2f} nats and stayed there for {RISE_UPDATES} updates"
+        if self.high >= self.window:
+            return f"the loss rose from {self.lowest:.2f} to {self.mean:.2f} nats and stayed there for {self.window} updates"
         guessing = math.isfinite(self.chance) and self.mean > self.chance - IMPROVEMENT
-        if step >= 2 * self.warmup + PATIENCE and guessing:
+        if step >= 2 * self.warmup + PATIENCE * self.window and guessing:
             return f"after {step} updates the loss, {self.mean:.2f} nats, is still that of guessing ({self.chance:.2f})"
         return ""
 
@@ -63,7 +66,7 @@ class Divergence:
             problem = f"the validation loss, now {loss:.2f} nats, is worse than guessing ({self.chance:.2f})"
         failing = bool(problem) and step >= 2 * self.warmup
         self.failing = (self.failing or step) if failing else 0
-        if not failing or step - self.failing < FAILING_UPDATES:
+        if not failing or step - self.failing < FAILING * self.window:
             return ""
         return f"since update {self.failing} {problem}"
 

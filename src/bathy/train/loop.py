@@ -7,8 +7,10 @@ killed or moved resumes as if it had never stopped.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -27,10 +29,11 @@ from bathy.train.folder import check_config, write_config
 from bathy.train.log import Log, cut_back, read_log
 from bathy.train.meter import Update
 from bathy.train.precision import HALVES
-from bathy.train.recovery import go_back, next_recovery
+from bathy.train.recovery import MARGIN, go_back, next_recovery, next_start, skipped_batches, write_recovery
 from bathy.train.saving import Saving
 from bathy.train.signals import Stop, stopping
 from bathy.train.state import State, begin
+from bathy.train.suspects import own_losses, suspects
 from bathy.train.task import Task, peek, take, to_device
 from bathy.train.update import update
 from bathy.train.validation import validate, validation_row
@@ -39,16 +42,23 @@ from bathy.train.world import World, joined
 
 
 def fit(
-    task: Task, config: Config, run: str | Path, world: World | None = None, allow_changes: bool = False, until: int = 0
+    task: Task,
+    config: Config,
+    run: str | Path,
+    world: World | None = None,
+    allow_changes: bool = False,
+    until: int = 0,
+    deadline: float = math.inf,
 ) -> State:
     """Train in the run's folder, from its newest checkpoint where there is one, until steps, epochs, patience or a signal.
 
     Under torchrun the ranks share the work. A resumed run must have the settings it was started with, but for those that move
-    no weight, unless `allow_changes`. `until` ends it after that update, saved, as a signal would.
+    no weight, unless `allow_changes`. `until` ends it after that update, `deadline` at that time.monotonic(), saved, as a
+    signal would.
     """
     if world is None:
         with joined() as world:
-            return fit(task, config, run, world, allow_changes, until)
+            return fit(task, config, run, world, allow_changes, until, deadline)
     run = Path(run)
     if world.device.type == "cpu":
         hold_memory()
@@ -66,7 +76,7 @@ def fit(
             world.wait()
             try:
                 with stopping() as stop, state.precision.products(), Run(config, run, world, state) as in_progress:
-                    _loop(config, state, world, in_progress, stop, until)
+                    _loop(config, state, world, in_progress, stop, until, deadline)
                 return state
             except Diverged as error:
                 _recover(config, state, run, world, error)
@@ -81,21 +91,30 @@ def _recover(config: Config, state: State, run: Path, world: World, error: Diver
     if config.train.on_divergence != "recover":
         raise error
     good = state.divergence.good if error.sudden else 0
-    attempt = next_recovery(run, state.step, good, str(error), config.train.recoveries)
-    if attempt is None:
+    start, most = next_start(run, good), config.train.recoveries
+    choose = partial(next_recovery, run, state.step, good, str(error), most, overflow=error.overflow)
+    if choose() is None:
         stop_diverged(config, run, world, state, f"{error}; {len(state.recoveries)} recoveries did not help")
     world.wait()
     if world.first:
-        console.warn(f"update {state.step}: {error}; going back to update {attempt.start} with {attempt.change}")
-        go_back(run, attempt)
+        go_back(run, start)
+    world.wait()
+    again = begin(state.task, config, run, world)
+    attempt = choose(suspects(own_losses(config, again, world, good + MARGIN)) if start else ())
+    assert attempt  # suspects bring a change forward, and take none away
+    world.wait()
+    if world.first:
+        console.warn(f"update {state.step}: {error}; going back to update {start} with {attempt.change}")
+        write_recovery(run, attempt)
     world.wait()
 
 
-def _loop(config: Config, state: State, world: World, run: Run, stop: Stop, until: int) -> None:
+def _loop(config: Config, state: State, world: World, run: Run, stop: Stop, until: int, deadline: float) -> None:
     """Update, log, validate and save, each at its own interval."""
     start = state.step
     while not finished(config, state) and not world.any(stop.asked):
-        if 0 < until <= state.step:
+        late = deadline < math.inf and world.any(time.monotonic() > deadline)
+        if late or 0 < until <= state.step:
             run.saving.save()
             return
         state.step += 1
@@ -186,6 +205,7 @@ class Run:
     def update(self) -> None:
         """One update, watched where the monitor is due; stops the run if it has diverged."""
         state = self.state
+        take(state.batches, skipped_batches(state.recoveries, state.step - 1) * self.config.train.accumulate)
         batches = take(state.batches, self.config.train.accumulate)
         if self._monitor and self._monitor.due(state.step):
             self._monitor.watch(state.task.inputs(batches[0]))

@@ -85,11 +85,13 @@ class Precision:
         if self.name == "float16":
             raise Diverged(
                 f"float16 overflowed {MOST_OVERFLOWS} times in a row at the smallest loss scale ({FLOOR}), first at {where}: "
-                "activations or gradients do not fit; use train.precision = 'bfloat16' or a lower optim.lr"
+                "activations or gradients do not fit; use train.precision = 'bfloat16' or a lower optim.lr",
+                overflow=True,
             )
         raise Diverged(
             f"the gradient was not finite {MOST_OVERFLOWS} times in a row, first at {where}; lower optim.lr, lengthen "
-            "optim.warmup or set optim.clip, and resume from the last checkpoint with --allow-changes"
+            "optim.warmup or set optim.clip, and resume from the last checkpoint with --allow-changes",
+            overflow=self.name in HALVES,
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -97,5 +99,6 @@ class Precision:
         return {"scale": self.scale, "good": self.good, "overflows": self.overflows}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state."""
-        self.scale, self.good, self.overflows = state["scale"], state["good"], state["overflows"]
+        """Continue from a saved state; a scale is float16's alone."""
+        self.good, self.overflows = state["good"], state["overflows"]
+        self.scale = state["scale"] if self.name == "float16" else 1.0

@@ -23,9 +23,9 @@ from bathy.train.divergence import Divergence
 from bathy.train.meter import Meter
 from bathy.train.optim import load_optimizer_state_, make_optimizer, optimizer_state, whole
 from bathy.train.precision import Precision
-from bathy.train.recovery import Recovery, rate_factor, read_recoveries, skipped_batches
+from bathy.train.recovery import Recovery, precision_from, rate_factor, read_recoveries
 from bathy.train.schedule import learning_rate
-from bathy.train.task import Stream, Task, peek, take, to_device
+from bathy.train.task import Stream, Task, peek, to_device
 from bathy.train.world import World
 
 
@@ -43,6 +43,10 @@ class Objective(nn.Module):
     def measure(self, batch: Any) -> dict[str, tuple[float, float]]:
         """The task's readings, with the hooks that gather FSDP2's shards and without torch.compile."""
         return self._call_impl(batch, measuring=True)  # type: ignore[no-untyped-call]
+
+    def plain(self, batch: Any) -> tuple[Tensor, Tensor]:
+        """The task's loss in the same way."""
+        return self._call_impl(batch)  # type: ignore[no-untyped-call]
 
 
 @dataclass
@@ -123,8 +127,9 @@ class State:
 
 def begin(task: Task, config: Config, run: Path, world: World) -> State:
     """The run's state: from its newest intact checkpoint, else fresh, with Admin's ω set from the first batch."""
-    found = checkpoint.newest(run)
-    precision = Precision(config.train.precision, world.device)
+    found, recoveries = checkpoint.newest(run), read_recoveries(run)
+    step = int(found.name.removeprefix("step_")) if found else 0
+    precision = Precision(precision_from(recoveries, step, config.train.precision), world.device)
     batches = task.batches(world.rank, world.size)
     model = _build(task, config, precision, world)
     _fill(model, task, config, found, batches, run, world)
@@ -132,14 +137,13 @@ def begin(task: Task, config: Config, run: Path, world: World) -> State:
     if config.train.compile:
         objective.compile()  # in place and before it is wrapped: DDP and FSDP2 keep their own methods, no_sync among them
     engine = world.wrap(objective, config.train.parallel, blocks(model))
-    divergence = Divergence(task.chance(), config.optim.warmup)
+    divergence = Divergence(task.chance(), config.optim.warmup, config.train.divergence_window)
     state = State(task, model, objective, engine, make_optimizer(model, config.optim), precision, batches, divergence)
     if found:
         state.restore_(found)
     if config.train.ema:
         state.ema = _start_average(model, found)
-    state.recoveries = read_recoveries(run)
-    take(batches, skipped_batches(state.recoveries, state.step) * config.train.accumulate)
+    state.recoveries = recoveries
     return state
 
 

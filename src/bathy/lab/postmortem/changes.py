@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from bathy.core.schemes import SCHEMES
-from bathy.lab.postmortem.failure import Failure
-from bathy.train.recovery import MARGIN, Recovery
 
 
 @dataclass(frozen=True)
@@ -19,22 +17,11 @@ class Change:
     """What is to blame if it prevents the failure."""
     advice: str
     settings: Callable[[Any], list[str]] = lambda config: []
-    """Changes of the config, section.key=value; empty with no `recovery`: it does not apply to this run."""
-    recovery: Callable[[Failure, int], Recovery] | None = None
-    """Or what recovery would do from the checkpoint at an update."""
+    """Changes of the config, section.key=value; empty with neither `factor` nor another name of its own: not for this run."""
+    factor: float = 1.0
+    """On the rate of every update."""
     from_start: bool = False
     """Whether it acts from the beginning of the run only."""
-
-
-def _skip(failure: Failure, start: int) -> Recovery:
-    return Recovery(failure.found, failure.why, start, "batches skipped", skip=failure.onset - start + MARGIN)
-
-
-def _slower(factor: float) -> Callable[[Failure, int], Recovery]:
-    def change(failure: Failure, start: int) -> Recovery:
-        return Recovery(failure.found, failure.why, start, "a lower rate", factor=factor, until=2 * failure.found + 1)
-
-    return change
 
 
 def _admin(config: Any) -> list[str]:
@@ -46,33 +33,49 @@ def _admin(config: Any) -> list[str]:
     return [f"model.{stack}_scheme=admin" for stack in model.stacks if model.scheme(stack).build is plain]
 
 
-def _warmup(config: Any) -> list[str]:
-    longer = max(4 * config.optim.warmup, config.train.steps // 4, 100)
-    return [f"optim.warmup={min(longer, config.train.steps - 1)}"]
+def longer(config: Any) -> int:
+    """Updates of the longer warm-up."""
+    return min(max(4 * config.optim.warmup, config.train.steps // 4, 40), max(1, config.train.steps - 1))
 
 
+BATCHES, STEADY = "batches skipped", "rate not raised"
+"""Changes that are not settings: they follow from the run's log and its data."""
 CHANGES: dict[str, Change] = {
     "float32": Change(
         "numbers that do not fit the half-precision format",
         "train in bfloat16 or float32 (train.precision)",
         settings=lambda config: ["train.precision=float32"] if config.train.precision in ("float16", "bfloat16") else [],
     ),
-    "batches skipped": Change(
-        "a bad batch", "look at the text of these batches; clean or leave out what is wrong", recovery=_skip
-    ),
+    BATCHES: Change("a bad batch", "look at the text of these batches; clean or leave out what is wrong"),
+    STEADY: Change("a learning rate that was raised suddenly", "keep the rate as it was before, or raise it slowly"),
     "lower beta2": Change(
         "a beta2 that is too high: the step size lags behind the gradients",
         "set optim.beta2 to 0.98 or less",
         settings=lambda config: ["optim.beta2=0.98"] if config.optim.beta2 >= 0.995 else [],
     ),
-    "half the rate": Change("a learning rate that is too high", "lower optim.lr", recovery=_slower(0.5)),
-    "a tenth of the rate": Change("a learning rate that is far too high", "lower optim.lr to a tenth", recovery=_slower(0.1)),
+    "usual epsilon": Change(
+        "an epsilon that is too large: the optimiser no longer divides by the gradient's size",
+        "set optim.eps to 1e-8",
+        settings=lambda config: ["optim.eps=1e-8"] if config.optim.eps > 1e-6 and config.optim.name != "sgd" else [],
+    ),
+    "no weight decay": Change(
+        "a weight decay that is too strong",
+        "lower optim.weight_decay to 0.1 or less",
+        settings=lambda config: ["optim.weight_decay=0"] if config.optim.weight_decay else [],
+    ),
+    "half the rate": Change("a learning rate that is too high", "lower optim.lr", factor=0.5),
+    "a tenth of the rate": Change("a learning rate that is far too high", "lower optim.lr to a tenth", factor=0.1),
     "clipping": Change(
         "single gradients that are too large",
         "set optim.clip to 1",
         settings=lambda config: [] if config.optim.clip else ["optim.clip=1.0"],
     ),
-    "longer warm-up": Change("a warm-up that is too short", "lengthen optim.warmup", settings=_warmup, from_start=True),
+    "longer warm-up": Change(
+        "a warm-up that is too short",
+        "lengthen optim.warmup",
+        settings=lambda config: [f"optim.warmup={longer(config)}"] if longer(config) > config.optim.warmup else [],
+        from_start=True,
+    ),
     "Admin": Change(
         "a Post-LN stack that is too deep: small updates become large changes of its output",
         "use scheme 'admin' (or bathy.stabilise_ on a model of your own)",

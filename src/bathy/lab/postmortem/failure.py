@@ -5,15 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import mean, pstdev
+from statistics import mean, median, pstdev
 from typing import Any
 
 RISE, GOOD = 0.5, 0.25
-"""Nats above the lowest mean at the end that count as a rise, and within which a row was still good."""
+"""Nats above the lowest median so far that count as a rise, and within which a row was still good."""
+LEARNED = 0.3
+"""Nats below the first losses from which on there is something to lose."""
 IMPROVEMENT = 0.1
-"""Nats below guessing that count as no improvement."""
-WIDE = 10
-"""Rows that a mean is taken over."""
+"""Nats below guessing that count as no improvement, and by which a loss that still falls does so."""
+WIDE = 9
+"""Rows that a median is taken over."""
+HORIZON = 100
+"""Updates after a rise that are replayed, at least."""
+Rows = Sequence[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -29,36 +34,60 @@ class Failure:
     why: str
 
 
-def find_failure(rows: Sequence[dict[str, Any]], chance: float) -> Failure | None:
+def find_failure(rows: Rows, chance: float) -> Failure | None:
     """The failure that the rows of metrics.jsonl show, or none; `chance` is the loss of guessing."""
     last = max((row["step"] for row in rows), default=0)
     stopped = next((str(row["stopped"]) for row in reversed(rows) if "stopped" in row), "")
     overflow, rise = _overflow(rows, stopped), _rise(rows, last)
     if overflow:  # numbers that grew beyond their format may have begun to grow long before
         return replace(overflow, onset=min(overflow.onset, rise.onset)) if rise else overflow
-    curve = _means(_losses(rows))
-    if not rise and curve and math.isfinite(chance) and curve[-1][1] > chance - IMPROVEMENT:
-        return Failure("guessing", 0, last, f"the loss, {curve[-1][1]:.2f} nats, is that of guessing ({chance:.2f})")
-    return rise or (Failure("task", 0, last, stopped) if stopped else None)
+    if rise:
+        return rise
+    end = final_loss(rows)
+    if math.isfinite(chance) and end > chance - IMPROVEMENT and not _falls(rows):
+        return Failure("guessing", 0, last, f"the loss, {end:.2f} nats, is that of guessing ({chance:.2f})")
+    return Failure("task", 0, last, stopped) if stopped else None
 
 
-def _losses(rows: Sequence[dict[str, Any]]) -> list[tuple[int, float]]:
+def losses(rows: Rows) -> list[tuple[int, float]]:
+    """(update, loss) of every row that has one; a loss that was not finite is infinite."""
     return [(row["step"], math.inf if row["nll"] is None else row["nll"]) for row in rows if "nll" in row]
 
 
-def _rise(rows: Sequence[dict[str, Any]], last: int) -> Failure | None:
-    """A loss that ends well above its lowest."""
-    means = _means(_losses(rows))
-    if not means:
-        return None
-    lowest, end = min(value for _, value in means), means[-1][1]
-    if end <= lowest + RISE:
-        return None
-    onset = max((step for step, value in means if value <= lowest + GOOD), default=0)
-    return Failure("rise", onset, last, f"the loss rose from {lowest:.2f} to {end:.2f} nats after update {onset}")
+def final_loss(rows: Rows) -> float:
+    """The median of the last losses; not a number where there are none."""
+    curve = losses(rows)
+    return median(value for _, value in curve[-_width(curve) :]) if curve else math.nan
 
 
-def _overflow(rows: Sequence[dict[str, Any]], stopped: str) -> Failure | None:
+def _falls(rows: Rows) -> bool:
+    """Whether the loss was still falling in the last fifth: too short a run, not a failed one."""
+    values = [value for _, value in losses(rows)]
+    fifth = len(values) // 5
+    return fifth > 0 and mean(values[-2 * fifth : -fifth]) - mean(values[-fifth:]) > IMPROVEMENT
+
+
+def _rise(rows: Rows, last: int) -> Failure | None:
+    """A loss that left its lowest, for good or for a while; one that had learned nothing yet has nothing to lose."""
+    curve = losses(rows)
+    if not curve:
+        return None
+    middles, lag = _medians(curve), _width(curve) // 2
+    lowest, onset, learned = math.inf, 0, middles[0][1] - LEARNED
+    for i, (step, value) in enumerate(middles):
+        if value > lowest + RISE and (lowest < learned or middles[-1][1] > lowest + RISE):
+            back = next((at for at, later in middles[i:] if later <= lowest + GOOD), None)
+            peak = max(later for at, later in middles[i:] if back is None or at <= back)
+            ending = f" and was back at update {back}" if back else ""
+            why = f"the loss rose from {lowest:.2f} to {peak:.2f} nats after update {onset}{ending}"
+            return Failure("rise", onset, min(last, step + max(HORIZON, 2 * (step - onset))), why)
+        lowest = min(lowest, value)
+        if value <= lowest + GOOD:
+            onset = middles[max(0, i - lag)][0] if i >= lag else 0
+    return None
+
+
+def _overflow(rows: Rows, stopped: str) -> Failure | None:
     """Updates skipped one after the other until the run ended."""
     if "times in a row" not in stopped:
         return None
@@ -68,20 +97,21 @@ def _overflow(rows: Sequence[dict[str, Any]], stopped: str) -> Failure | None:
         if step < first - 1:
             break
         first = step
-    return Failure("overflow", max(0, first - 1), max(steps, default=0), stopped)
+    return Failure("overflow", max(0, first - 1), max(row["step"] for row in rows), stopped)
 
 
-def _means(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """The curve smoothed over a few rows."""
-    width = max(1, min(WIDE, len(curve) // 5))
-    return [(curve[i][0], mean(value for _, value in curve[max(0, i - width + 1) : i + 1])) for i in range(len(curve))]
+def _width(curve: Sequence[Any]) -> int:
+    return max(1, min(WIDE, len(curve) // 5))
 
 
-def jump(rows: Sequence[dict[str, Any]], start: int, end: int) -> tuple[int, float]:
-    """The update between `start` and `end` whose loss stands out most from those before it, in their deviations.
+def _medians(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """The curve smoothed over a few rows: one row alone never counts."""
+    width = _width(curve)
+    return [(curve[i][0], median(value for _, value in curve[max(0, i - width + 1) : i + 1])) for i in range(len(curve))]
 
-    A corrupt batch shows in its own loss, before any weight has moved; a rate that is too high shows only afterwards.
-    """
+
+def jump(rows: Rows, start: int, end: int) -> tuple[int, float]:
+    """The update between `start` and `end` whose loss stands out most from those before it, in their deviations."""
     curve = [(row["step"], row["nll"]) for row in rows if "nll" in row and row["nll"] is not None]
     best = (0, 0.0)
     for step, value in curve:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from bathy.clinic.curves import curves
 from bathy.files import origin, write_text
+from bathy.lab.postmortem.replay import folder_of
 from bathy.lab.postmortem.run import FOLDER, Postmortem
 from bathy.pages import Summary, render_page
 from bathy.train.log import read_log
@@ -16,7 +17,7 @@ CAPTION = "Training loss of the run and of its replays, each with one change, fr
 def write_page(run: Path, result: Postmortem) -> Path:
     """Write RUN/postmortem/report.html; returns its path."""
     path = run / FOLDER / "report.html"
-    folders = {"the run": run} | {name: run / FOLDER / name.replace(" ", "_") for name in result.replays}
+    folders = {"the run": run} | folder_of(list(result.replays), run)
     rows = {name: read_log(folder / "metrics.jsonl") for name, folder in folders.items()}
     chart = curves(rows, {"nll": "training loss, nats per token"}, height=280) if result.replays else None
     charts = {"curves": chart} if chart is not None else {}

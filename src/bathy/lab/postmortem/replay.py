@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 import math
-import shutil
 import time
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from bathy.errors import Diverged
 from bathy.files import read_json, write_json
-from bathy.lab.postmortem.failure import Failure, find_failure
+from bathy.lab.postmortem.failure import IMPROVEMENT, Failure, Rows, final_loss, find_failure
 from bathy.train import checkpoint
 from bathy.train.config import Config
 from bathy.train.log import read_log
 from bathy.train.loop import fit
-from bathy.train.recovery import FILE, RECENT, Recovery
+from bathy.train.recovery import FILE, Recovery, copy_checkpoint, points
 from bathy.train.task import Task
 
 OUTCOME = "replay.json"
 SETTINGS = [
     "train.epochs=0", "train.patience=0", "train.log_every=1", "train.valid_every=0", "train.save_every=0",
     "train.save_epochs=false", "train.save_minutes=2", "train.keep_last=1", "train.keep_best=0",
-    "train.on_divergence=continue", "train.recent_every=0", "train.loggers=[]",
+    "train.on_divergence=continue", "train.recent_every=0", "train.loggers=[]", "train.monitor=false",
 ]  # fmt: skip
 """Every update is in the log, and nothing stops the replay: how far it falls is part of the answer."""
 ALIKE = 1e-9
 """Relative difference of two losses below which the replays have not parted."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one replay does differently, and from where to where."""
+
+    changes: list[str] = field(default_factory=list)
+    """Of the config, section.key=value."""
+    start: int = 0
+    until: int = 0
+    recoveries: list[Recovery] = field(default_factory=list)
+    """Of the rate and the batches."""
 
 
 @dataclass(frozen=True)
@@ -45,55 +57,48 @@ class Replay:
     seconds: float = 0.0
 
 
-def points(run: Path) -> dict[int, Path]:
-    """Intact checkpoints that a replay can start from, by update."""
-    found = [*checkpoint.checkpoints(run / RECENT), *checkpoint.checkpoints(run)]
-    return {step: folder for step, folder in found if checkpoint.intact(folder)}
-
-
 def replay(
-    run: Path, name: str, task: Task, config: Config, failure: Failure, start: int, attempt: Recovery | None, folder: Path
-) -> Replay:
-    """Train from update `start` to where the failure was found, or take the finished replay's outcome.
-
-    `attempt` is what recovery would change there; other changes are in the config.
-    """
+    run: Path, name: str, plan: Plan, task: Task, config: Config, failure: Failure, folder: Path, deadline: float
+) -> Replay | None:
+    """Train as planned, or take the finished replay's outcome; nothing where the time was over first: it resumes next time."""
     if (folder / OUTCOME).exists():
         return Replay(**read_json(folder / OUTCOME))
     began = time.monotonic()
-    if start and not checkpoint.checkpoints(folder):
-        _copy(points(run)[start], folder)
-    if attempt:
-        write_json(folder / FILE, [asdict(attempt)])
+    if plan.start and not checkpoint.checkpoints(folder):
+        copy_checkpoint(dict(points(run))[plan.start], folder)
+    if plan.recoveries:
+        write_json(folder / FILE, [asdict(one) for one in plan.recoveries])
     why = ""
     try:
-        fit(task, config, folder, allow_changes=True, until=failure.found)
+        state = fit(task, config, folder, allow_changes=True, until=plan.until, deadline=deadline)
+        if state.step < min(plan.until, config.train.steps):
+            return None
     except Diverged as error:
         why = str(error)
-    result = _outcome(run, name, start, folder, task.chance(), why)
+    before = [row for row in read_log(run / "metrics.jsonl") if row["step"] <= plan.start and "nll" in row]
+    result = outcome(name, plan.start, before, read_log(folder / "metrics.jsonl"), failure, task, why)
     result = replace(result, seconds=time.monotonic() - began)
     write_json(folder / OUTCOME, asdict(result))
     return result
 
 
-def _outcome(run: Path, name: str, start: int, folder: Path, chance: float, why: str) -> Replay:
-    """Whether the run's rows up to `start` and the replay's own show a failure."""
-    rows = read_log(folder / "metrics.jsonl")
-    before = [row for row in read_log(run / "metrics.jsonl") if row["step"] <= start and "nll" in row]
-    found = find_failure([*before, *rows], chance)
-    losses = [row["nll"] for row in rows if row.get("nll") is not None]
+def outcome(name: str, start: int, before: Rows, rows: Rows, failure: Failure, task: Task, why: str = "") -> Replay:
+    """Whether the run's rows up to `start` and the replay's own show the failure."""
+    own = [row["nll"] for row in rows if "nll" in row]
     end = max((row["step"] for row in rows), default=start)
-    why = why or (found.why if found else "")
-    return Replay(name, start, end, bool(why), why, losses[-1] if losses else math.nan)
+    why = why or _problem([*before, *rows], failure, task)
+    return Replay(name, start, end, bool(why), why, own[-1] if own and own[-1] is not None else math.nan)
 
 
-def _copy(source: Path, folder: Path) -> None:
-    target = folder / "checkpoints" / source.name
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    shutil.copytree(source, temporary)
-    temporary.rename(target)
+def _problem(rows: Rows, failure: Failure, task: Task) -> str:
+    """What is wrong at the end of a replay; a run that never improved on guessing must do so, not just fall towards it."""
+    found, end, chance = find_failure(rows, task.chance()), final_loss(rows), task.chance()
+    if failure.kind == "guessing" and not end < chance - IMPROVEMENT:
+        return f"the loss, {end:.2f} nats, is that of guessing ({chance:.2f})"
+    if failure.kind == "task":
+        readings = next((row for row in reversed(rows) if "valid_loss" in row), None)
+        return "" if readings is None else task.failing({**readings, "loss": readings["valid_loss"]})
+    return found.why if found and (found.kind != "guessing" or failure.kind == "guessing") else ""
 
 
 def parted(control: Path, other: Path) -> int | None:
@@ -105,3 +110,8 @@ def parted(control: Path, other: Path) -> int | None:
             if (a is None) != (b is None) or (a is not None and abs(a - b) > ALIKE * max(abs(a), 1.0)):
                 return int(row["step"])
     return None
+
+
+def folder_of(names: Sequence[str], run: Path) -> dict[str, Path]:
+    """Where each replay of a run lies."""
+    return {name: run / "postmortem" / name.replace(" ", "_") for name in names}

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from bathy import console
-from bathy.admin.profile import profile
 from bathy.errors import BathyError, CheckpointError
 from bathy.files import origin, write_json
-from bathy.lab.postmortem.changes import CHANGES
-from bathy.lab.postmortem.failure import Failure, find_failure, jump
-from bathy.lab.postmortem.replay import SETTINGS, Replay, parted, points, replay
-from bathy.lab.postmortem.verdict import Verdict, judge
+from bathy.lab.postmortem.changes import BATCHES, CHANGES, STEADY, Change, longer
+from bathy.lab.postmortem.evidence import can_be_watched, depth, moved_first, odd_batches
+from bathy.lab.postmortem.failure import Failure, find_failure
+from bathy.lab.postmortem.rates import Raise, find_raise, join, rate_of, segments
+from bathy.lab.postmortem.replay import SETTINGS, Plan, Replay, folder_of, parted, replay
+from bathy.lab.postmortem.verdict import Evidence, Verdict, judge
 from bathy.tasks import make_task, read_config
 from bathy.train.log import read_log
-from bathy.train.task import Task, peek
+from bathy.train.recovery import MARGIN, Recovery, effective, points, read_recoveries
+from bathy.train.task import Task
 
 FOLDER = "postmortem"
+SAMPLES = 30
+"""How often the unchanged replay is sampled by the monitor."""
+OVER = "the time was over; the same command again resumes"
 Read = Callable[[Path, Sequence[str]], Any]
 Make = Callable[[Any], Task]
 
@@ -37,90 +40,139 @@ class Postmortem:
     left_out: dict[str, str]
     """Changes that were not tried, and why."""
     moved_first: str = ""
+    note: str = ""
+    """What to set next time, where there was no checkpoint to start from."""
 
 
 def postmortem(run: Path, minutes: float = 30.0, read: Read = read_config, make: Make = make_task) -> Postmortem:
-    """Replay a failed run with one change each until `minutes` are over; finished replays are kept for the next time.
+    """Replay a failed run with one change each until `minutes` are over; what is done is kept for the next time.
 
     A run of a task of your own: `read(path, changes)` gives its config, `make(config)` its task.
     """
-    config, end = read(run / "config.toml", []), time.monotonic() + 60 * minutes
-    task = make(config)
-    rows = read_log(run / "metrics.jsonl")
-    failure = find_failure(rows, task.chance())
-    if failure is None:
-        return Postmortem(None, Verdict("", "no failure found: the loss neither rose nor stayed at guessing", "", []), {}, {})
-    found = points(run)
-    start = max((step for step in found if step <= failure.onset), default=0)
-    replays: dict[str, Replay] = {}
-    left_out: dict[str, str] = {}
-    plan = _plan(config, failure, start)
-    with console.progress("replays", len(plan)) as advance:
-        for name, (change, begin) in plan.items():
-            if time.monotonic() > end and not (run / FOLDER / _slug(name) / "replay.json").exists():
-                left_out[name] = f"--minutes {minutes:g} were over; run it again to go on"
-                continue
-            try:
-                changed = read(run / "config.toml", [*(change.settings(config) if change else []), *SETTINGS])
-                attempt = change.recovery(failure, begin) if change and change.recovery else None
-                replays[name] = replay(run, name, make(changed), changed, failure, begin, attempt, run / FOLDER / _slug(name))
-            except (BathyError, RuntimeError, TypeError, ValueError) as error:
-                if change is None:
-                    raise
-                left_out[name] = f"it cannot be run here: {error}"
-            advance(1, name)
-    left_out |= {name: "it does not apply to this run" for name in CHANGES if name not in plan}
-    return _conclude(run, config, task, failure, replays, left_out)
+    return Examiner(run, time.monotonic() + 60 * minutes, read, make).conclude()
 
 
-def _plan(config: Any, failure: Failure, start: int) -> dict[str, tuple[Any, int]]:
-    """What is replayed from where: the control first, then every change that applies."""
-    plan: dict[str, tuple[Any, int]] = {"control": (None, start)}
-    for name, change in CHANGES.items():
-        if change.recovery and (name != "batches skipped" or failure.onset):
-            plan[name] = (change, start)
-        elif change.settings(config):
-            plan[name] = (change, 0 if change.from_start else start)
-    return plan
+class Examiner:
+    """A post-mortem in progress."""
+
+    def __init__(self, run: Path, deadline: float, read: Read, make: Make) -> None:
+        self.run, self.deadline, self.read, self.make = run, deadline, read, make
+        self.config = read(run / "config.toml", [])
+        self.task = make(self.config)
+        self.rows = read_log(run / "metrics.jsonl")
+        self.failure = find_failure(self.rows, self.task.chance())
+        self.folders = folder_of(["control", *CHANGES], run)
+        self.raised: Raise | None = None
+        self.start, self.suspects = 0, list[int]()
+        if self.failure:
+            self.raised = find_raise(self.rows, self.failure.found)
+            if self.raised and self.raised.step <= self.failure.onset:
+                self.failure = replace(self.failure, onset=self.raised.step - 1)
+            self.start = max((step for step, _ in points(run) if step <= self.failure.onset), default=0)
+
+    def conclude(self) -> Postmortem:
+        """Replay, judge and write postmortem.json."""
+        if self.failure is None:
+            none = Verdict("", "no failure found: the loss neither rose nor stayed at guessing", "", [])
+            return Postmortem(None, none, {}, {})
+        replays, left_out = self._replay_all(self.failure)
+        first = ""
+        if "control" in replays:
+            first = moved_first(self.folders["control"], self.failure)
+            for name in replays.keys() - {"control"}:
+                replays[name] = replace(replays[name], parted=parted(self.folders["control"], self.folders[name]))
+        evidence = Evidence(self.suspects, self.raised, depth(self.config, self.task))
+        verdict = judge(self.config, self.failure, replays, evidence, [name for name, why in left_out.items() if why == OVER])
+        result = Postmortem(self.failure, verdict, replays, left_out, first, self._note())
+        write_json(self.run / FOLDER / "postmortem.json", asdict(result) | {"origin": origin()})
+        return result
+
+    def _replay_all(self, failure: Failure) -> tuple[dict[str, Replay], dict[str, str]]:
+        """The unchanged replay, then every change that applies; if the first does not fail, the others say nothing."""
+        replays: dict[str, Replay] = {}
+        left_out: dict[str, str] = {}
+        with console.progress("replays", 1 + len(CHANGES)) as advance:
+            for name in ["control", *CHANGES]:
+                plan = self._plan(name, failure)
+                if plan is None:
+                    left_out[name] = "it does not apply to this run"
+                elif name != "control" and "control" in replays and not replays["control"].failed:
+                    left_out[name] = "the unchanged replay did not fail"
+                elif outcome := self._replay(name, plan, failure, left_out):
+                    replays[name] = outcome
+                if name == "control" and name in replays and replays[name].failed:
+                    folder = self.folders[name]
+                    self.suspects = odd_batches(self.run, self.task, self.config, failure, self.start, folder)
+                advance(1, name)
+        return replays, left_out
+
+    def _replay(self, name: str, plan: Plan, failure: Failure, left_out: dict[str, str]) -> Replay | None:
+        folder = self.folders[name]
+        try:
+            if time.monotonic() > self.deadline and not (folder / "replay.json").exists():
+                found = None
+            else:
+                config = self.read(self.run / "config.toml", [*plan.changes, *SETTINGS, *self._watching(name, plan, failure)])
+                found = replay(self.run, name, plan, self.make(config), config, failure, folder, self.deadline)
+        except (BathyError, RuntimeError, TypeError, ValueError) as error:
+            if name == "control":
+                raise
+            left_out[name] = f"it cannot be run here: {error}"
+            return None
+        if found is None:
+            left_out[name] = OVER
+        return found
+
+    def _watching(self, name: str, plan: Plan, failure: Failure) -> list[str]:
+        """Settings that let the unchanged replay be watched, and all be validated where only that shows the failure."""
+        settings = [f"train.valid_every={failure.found}"] if failure.kind == "task" else []
+        if name == "control" and can_be_watched(self.task):
+            settings += ["train.monitor=true", f"train.monitor_every={max(1, (plan.until - plan.start) // SAMPLES)}"]
+        return settings
+
+    def _plan(self, name: str, failure: Failure) -> Plan | None:
+        """What a change means for this run; nothing where it does not apply."""
+        change = CHANGES.get(name, Change("", ""))
+        settings = change.settings(self.config)
+        others = {"control": True, BATCHES: failure.onset > 0, STEADY: self.raised is not None}
+        if not settings and not others.get(name, change.factor != 1):
+            return None
+        start = 0 if change.from_start else self.start
+        until = failure.found
+        if name == "longer warm-up":  # at its full rate as long as it took to rise
+            until = max(until, min(2 * longer(self.config), self.config.train.steps))
+        return Plan(settings, start, until, self._recoveries(name, change, start, until, failure))
+
+    def _recoveries(self, name: str, change: Change, start: int, until: int, failure: Failure) -> list[Recovery]:
+        """The run's own recoveries up to `start`, then the rates of the log, changed, and the batches to skip."""
+        known = [one for one in effective(read_recoveries(self.run)) if one.start <= start]
+        own = rate_of(self.config, self.rows)
+        raised = self.raised
+
+        def wanted(step: int) -> float:
+            if name == STEADY and raised and step >= raised.step:
+                return min(own(step), raised.before)
+            return change.factor * own(step)
+
+        if name == "longer warm-up":  # the schedule itself is another
+            return known
+        found = join(known, segments(self.config, wanted, start, until))
+        if name == BATCHES:
+            first, last = (self.suspects[0], self.suspects[-1]) if self.suspects else _round(failure, start)
+            base = found.pop() if found else Recovery(failure.found, failure.why, start, BATCHES)
+            found.append(replace(base, skip=base.skip + last - first + 1, at=first - 1))
+        return found
+
+    def _note(self) -> str:
+        """What to set next time."""
+        if points(self.run) and (self.start or not self.failure or not self.failure.onset):
+            return ""
+        return "there is no checkpoint before the failure: every replay started at update 0; set train.recent_every next time"
 
 
-def _conclude(
-    run: Path, config: Any, task: Any, failure: Failure, replays: dict[str, Replay], left_out: dict[str, str]
-) -> Postmortem:
-    control = run / FOLDER / _slug("control")
-    rows = read_log(control / "metrics.jsonl")
-    spike = jump(rows, max(0, failure.onset - 20), failure.found)
-    verdict = judge(failure, replays, spike, _depth(config, task), config.optim.warmup)
-    marked = {
-        name: Replay(**asdict(one) | {"parted": None if name == "control" else parted(control, run / FOLDER / _slug(name))})
-        for name, one in replays.items()
-    }
-    result = Postmortem(failure, verdict, marked, left_out, _moved_first(rows, failure))
-    write_json(run / FOLDER / "postmortem.json", asdict(result) | {"origin": origin()})
-    return result
-
-
-def _depth(config: Any, task: Any) -> float:
-    """The largest Σβ² of a stack of the fresh model on the first batch; 0 where it cannot be profiled."""
-    torch.manual_seed(config.train.seed)
-    try:
-        result = profile(task.build(), task.inputs(peek(task.batches(0, 1))))
-        return max(result.change(stack) for stack in {site.stack for site in result.sites})
-    except (BathyError, RuntimeError, TypeError, ValueError):  # a model of the user's own that cannot be profiled
-        return 0.0
-
-
-def _moved_first(rows: list[dict[str, Any]], failure: Failure) -> str:
-    """Whether the gradient grew before the loss, in the control."""
-    gradients = [(row["step"], row["gradient_norm"]) for row in rows if row.get("gradient_norm") is not None]
-    calm = sorted(value for step, value in gradients if step <= failure.onset) or [value for _, value in gradients[:5]]
-    if not calm:
-        return ""
-    usual = calm[len(calm) // 2]
-    first = next((step for step, value in gradients if value > 5 * usual and step > failure.onset - 20), None)
-    if first is None:
-        return "the loss moved; the gradient's norm never exceeded five times its usual value"
-    return f"the gradient's norm exceeded five times its usual value ({usual:.3g}) at update {first}"
+def _round(failure: Failure, start: int) -> tuple[int, int]:
+    """First and last update round the failure's beginning."""
+    return max(start + 1, failure.onset - MARGIN), failure.onset + MARGIN
 
 
 def check_run(run: Path) -> None:
@@ -131,7 +183,3 @@ def check_run(run: Path) -> None:
         console.warn(
             f"{run} has no intact checkpoint: every replay starts at update 0; set train.recent_every (e.g. 100) next time"
         )
-
-
-def _slug(name: str) -> str:
-    return name.replace(" ", "_")
