@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bathy.clinic.audit.reference import Pair, Reference, apart, convention, pairs, unexplained
 from bathy.clinic.audit.signature import Signature, SiteSignature, majority
@@ -20,6 +21,8 @@ NEAR = 1.0
 """Distance to a scheme within which its constants are expected of the model."""
 FEW = 0.34
 """Share of the layers that may be outliers; more of them are a design."""
+BLURRED = math.log(2.5)
+"""|log| of a branch's factor over its neighbours' in a model whose branches were found: routing and gates move it."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +69,15 @@ def deviations(found: Signature, other: Reference | None, far: float) -> list[De
     """All of them, in the order of the model."""
     result = [*norms(found), *clones(found), *biases(found)]
     near = other is not None and far < NEAR
-    if other is not None and near:
+    declared = all(site.declared for site in found.sites)
+    if other is not None and near and declared:
         both = pairs(found, other)
         result += [*factors(both), *gains(both), *final(found, other)]
+    elif other is not None and near:
+        result += [*found_factors(found, other), *final(found, other)]
     else:
         result += own_layers(found)
-    if other is None or not near or not convention(pairs(found, other)).known:
+    if other is None or not near or not declared or not convention(pairs(found, other)).known:
         result += layer_gains(found)
     sure = norms_differ(found)
     return [each for each in dict.fromkeys(result) if each.name not in BY_NORMS or sure(each.where)]
@@ -173,11 +179,41 @@ def factors(both: Sequence[Pair]) -> Iterator[Deviation]:
     yield from skips(both)
 
 
+def found_factors(found: Signature, other: Reference) -> Iterator[Deviation]:
+    """A model whose sites were found, not declared: norms and shortcuts against the scheme's, the rest against its own layers.
+
+    Its initialisation is its own, and what a branch is multiplied by may be a gate or a router.
+    """
+    both = pairs(found, other)
+    for pair in both:
+        site, match = pair.site, pair.match
+        if site.placement != match.placement:
+            yield deviation("norm_placement", site.name, f"norm {site.placement}", f"norm {match.placement}")
+        if site.normed != match.normed and not site.silent:
+            yield deviation("branch_norm", site.name, *("normed", "not normed")[:: 1 if site.normed else -1])
+    yield from skips(both)
+    drawn = convention(both)
+    if drawn.scaled and drawn.name.startswith("xavier") and drawn.explained >= 0.5:
+        yield from gains(both)
+    for sites in alike(found):
+        for site, value, usual in outliers([each for each in sites if not each.normed], lambda site: site.branch, BLURRED):
+            yield deviation("branch_factor", site.name, f"{value:.3g}", f"{usual:.3g}")
+
+
+def alike(found: Signature) -> list[list[SiteSignature]]:
+    """Sites of one stack and kind that are built alike: with the same matrices."""
+    groups: dict[tuple[Any, ...], list[SiteSignature]] = {}
+    for site in found.sites:
+        matrices = tuple((role, gain.shape) for role, gain in site.gains.items())
+        groups.setdefault((site.stack, site.kind, matrices), []).append(site)
+    return list(groups.values())
+
+
 def skips(both: Sequence[Pair]) -> Iterator[Deviation]:
     """Shortcut factors against the scheme's: one name for a whole stack, another for single sites."""
     for stack in dict.fromkeys(pair.site.stack for pair in both):
-        own = [pair for pair in both if pair.site.stack == stack and math.isfinite(pair.site.skip)]
-        wrong = [pair for pair in own if apart(pair.site.skip, pair.skip) > FACTOR]
+        own = [pair for pair in both if pair.site.stack == stack and math.isfinite(pair.site.skip) and pair.site.even]
+        wrong = [pair for pair in own if apart(pair.site.skip, pair.skip) > (FACTOR if pair.site.sharp else OUTLIER)]
         if len(wrong) > FEW * len(own):
             yield deviation("shortcut_constant", stack, f"{wrong[0].site.skip:.4g}", f"{wrong[0].skip:.4g}")
         else:
@@ -226,14 +262,18 @@ def _named(
 def layer_gains(found: Signature) -> Iterator[Deviation]:
     """Single layers whose matrices start unlike their neighbours', in any initialisation."""
     for sites, role in by_role(found):
-        odd = outliers(sites, lambda site, role=role: site.gains[role].std)  # type: ignore[misc]
+        shape = sites[0].gains[role].shape
+        limit = OUTLIER + 4 / math.sqrt(2 * shape[0] * shape[1])  # few numbers have an uncertain deviation
+        odd = outliers(sites, lambda site, role=role: site.gains[role].std, limit)  # type: ignore[misc]
         for site, value, usual in odd:
             name = "zero_matrix" if value == 0 else "layer_gain"
             yield deviation(name, f"{site.name} {role}", f"deviation {value:.3g}", f"about {usual:.3g}, as its neighbours")
 
 
-def outliers(sites: Sequence[SiteSignature], of: Callable[[SiteSignature], float]) -> list[tuple[SiteSignature, float, float]]:
-    """(site, value, median of its neighbours) where the two differ; none where many do, which is a design."""
+def outliers(
+    sites: Sequence[SiteSignature], of: Callable[[SiteSignature], float], limit: float = OUTLIER
+) -> list[tuple[SiteSignature, float, float]]:
+    """(site, value, what its neighbours are like) where the two differ; none where many do, which is a design."""
     found = []
     for i, site in enumerate(sites):
         around = [of(other) for other in sites[max(0, i - 2) : i + 3] if other is not site and math.isfinite(of(other))]
@@ -241,15 +281,19 @@ def outliers(sites: Sequence[SiteSignature], of: Callable[[SiteSignature], float
         if len(around) < 2 or not math.isfinite(value):
             continue
         usual = statistics.median(around)
-        if (value == 0) != (usual == 0) or (value > 0 and usual > 0 and abs(math.log(value / usual)) > OUTLIER):
+        if i in (0, len(sites) - 1) and all(
+            each > 0 for each in around[:2]
+        ):  # one that follows a trend over depth is no outlier
+            near, far = (around[0], around[1]) if i == 0 else (around[-1], around[-2])
+            usual = min(max(value, min(near, near * near / far)), max(near, near * near / far))
+        if (value == 0) != (usual == 0) or (value > 0 and usual > 0 and abs(math.log(value / usual)) > limit):
             found.append((site, value, usual))
     return found if len(found) <= max(1, FEW * len(sites)) else []
 
 
 def own_layers(found: Signature) -> Iterator[Deviation]:
     """A model of no known scheme: single sites against others of their kind."""
-    for stack, kind in dict.fromkeys((site.stack, site.kind) for site in found.sites):
-        sites = [site for site in found.sites if (site.stack, site.kind) == (stack, kind)]
+    for sites in alike(found):
         usual = majority([site.placement for site in sites])
         odd = [site for site in sites if site.placement != usual]
         if len(sites) > 2 and len(odd) <= max(1, FEW * len(sites)) and len(odd) < len(sites) / 2:
@@ -260,7 +304,8 @@ def own_layers(found: Signature) -> Iterator[Deviation]:
 
 
 def final(found: Signature, other: Reference) -> Iterator[Deviation]:
-    """A final norm that is missing, or one too many."""
+    """A final norm that is missing, or one too many; where sites were found, missing only if no norm at all follows."""
+    declared = {site.stack for site in found.sites if site.declared}
     for (stack, count), meant in zip(found.final.items(), other.final, strict=False):
-        if bool(count) != bool(meant):
+        if (bool(count) != bool(meant)) if stack in declared else (meant and not count and not found.after[stack]):
             yield deviation("final_norm", stack, f"{count} norms after the last layer", str(meant))

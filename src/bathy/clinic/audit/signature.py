@@ -21,6 +21,8 @@ from bathy.sites.site import Moment, Site
 
 STEADY = 0.01
 """Spread of a branch's size over tokens below which a norm must end it."""
+UNEVEN = 0.5
+"""Spread over dimensions from which on a sum is not shortcut plus branch as they were watched."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,13 @@ class SiteSignature:
     gains: dict[str, Gain] = field(default_factory=dict)
     declared: bool = False
     """Whether the model itself says what this site is; else it was found, and its norms may be seen at its neighbour."""
+    sharp: bool = True
+    """Whether the branch was watched where it is added, so that the shortcut's factor is exact."""
+
+    @property
+    def even(self) -> bool:
+        """Whether the sum is a factor times the shortcut plus the branch as they were watched, in every dimension."""
+        return self.declared or not self.sharp or not self.spread > UNEVEN
 
     @property
     def silent(self) -> bool:
@@ -89,6 +98,8 @@ class Signature:
     sites: list[SiteSignature]
     final: dict[str, int]
     """Norms that read what a stack's last site gives, by stack."""
+    after: dict[str, int]
+    """Norms that run after a stack's last site in any way, e.g. on a pooled token."""
     gamma: dict[str, float]
     """Mean size of every norm's γ, as measured."""
     uses: dict[str, list[str]]
@@ -110,6 +121,8 @@ class Behaviour(Recorder):
         self.gives: dict[Site, float] = {}
         self.norms: list[tuple[str, Site | None, bool, bool]] = []
         """(norm, site entered last, whether its last matrix has run, whether its sum was seen), in order of execution."""
+        self.aside: set[int] = set()
+        """Numbers in `norms` of those that read a whole site's output and not the next site's input: heads, not layers."""
         self.final: Counter[str] = Counter()
         self.stream: Tensor | None = None
         """What the site before gave."""
@@ -148,8 +161,10 @@ class Behaviour(Recorder):
     def _norm(self, name: str, module: nn.Module, args: Any, output: Any) -> None:
         self.norms.append((name, self.inside, self.inside in self.gives, self.summed))
         x = args[0] if args and isinstance(args[0], Tensor) else None
-        if self.summed and self.inside and x is not None and self.stream is not None and x.shape == self.stream.shape:
-            self.final[self.inside.name] += int(torch.equal(x, self.stream))
+        if self.summed and self.inside and x is not None and self.stream is not None and x.numel() == self.stream.numel():
+            last = torch.equal(x.reshape(-1), self.stream.reshape(-1))
+            self.final[self.inside.name] += last
+            self.aside |= {len(self.norms) - 1} if last else set()
 
     def _read(self, site: Site, module: nn.Module, args: Any) -> None:
         if args and isinstance(args[0], Tensor) and args[0].is_floating_point():
@@ -189,7 +204,9 @@ def signature(subject: Subject) -> Signature:
     """The model's signature from one pass."""
     seen = subject.recorded(Behaviour)
     sites = [_site(site, seen) for site in subject.sites]
-    return Signature(sites, _final(subject, seen), gammas(subject.model), _uses(seen), _clones(subject.sites))
+    last = {stack: own[-1] for stack, own in subject.stacks.items()}
+    after = {stack: sum(at is site and summed for _, at, _, summed in seen.norms) for stack, site in last.items()}
+    return Signature(sites, _final(subject, seen), after, gammas(subject.model), _uses(seen), _clones(subject.sites))
 
 
 def _site(site: Site, seen: Behaviour) -> SiteSignature:
@@ -205,7 +222,8 @@ def _site(site: Site, seen: Behaviour) -> SiteSignature:
     gave = seen.gives.get(site, math.nan)
     return SiteSignature(
         **place, **value, normed=normed, inner=inner, reads=reads, gains=gains,  # type: ignore[arg-type]
-        declared=bool(site.scheme), branch=value["size"] / gave if gave else math.nan, mirrored=_mirrored(site),
+        declared=bool(site.scheme), sharp="branch" in getattr(site, "taps", ("branch",)),
+        branch=value["size"] / gave if gave else math.nan, mirrored=_mirrored(site),
         gamma=math.nan if site.post is None else next(iter(gammas(site.post).values()), math.nan),
     )  # fmt: skip
 
@@ -234,8 +252,8 @@ def _final(subject: Subject, seen: Behaviour) -> dict[str, int]:
 
 def _uses(seen: Behaviour) -> dict[str, list[str]]:
     uses: dict[str, list[str]] = {}
-    for name, at, _, _ in seen.norms:
-        uses.setdefault(name, []).append("" if at is None else at.name)
+    for number, (name, at, _, _) in enumerate(seen.norms):
+        uses.setdefault(name, []).append("" if at is None or number in seen.aside else at.name)
     return uses
 
 
@@ -250,8 +268,9 @@ def gammas(model: nn.Module) -> dict[str, float]:
             signs[:, 1::2] = -1
             try:
                 found[name] = float((module.forward(signs) - module.forward(0 * signs)).float().abs().mean())
-            except (RuntimeError, TypeError, ValueError, IndexError):  # it takes more than a stream
-                found[name] = float(weight.float().abs().mean())
+            except (RuntimeError, TypeError, ValueError, IndexError):  # it takes more than a stream: only torch's own are known
+                if isinstance(module, (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.BatchNorm1d, nn.BatchNorm2d)):
+                    found[name] = float(weight.float().abs().mean())
     return found
 
 

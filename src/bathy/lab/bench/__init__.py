@@ -17,6 +17,7 @@ BENCHES: dict[str, str] = {
     "audit": "bathy.lab.bench.audit",
     "diagnosis": "bathy.lab.bench.diagnosis",
     "monitor": "bathy.lab.bench.monitor",
+    "postmortem": "bathy.lab.bench.postmortem",
     "predict": "bathy.lab.bench.predict",
     "sites": "bathy.lab.bench.sites",
     "prepare": "bathy.lab.bench.prepare",

@@ -154,8 +154,6 @@ class Examiner:
                 return min(own(step), raised.before)
             return change.factor * own(step)
 
-        if name == "longer warm-up":  # the schedule itself is another
-            return known
         found = join(known, segments(self.config, wanted, start, until))
         if name == BATCHES:
             first, last = (self.suspects[0], self.suspects[-1]) if self.suspects else _round(failure, start)

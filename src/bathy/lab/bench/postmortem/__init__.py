@@ -1,0 +1,146 @@
+"""Whether post-mortems name the cause of runs that were made to fail, and how many such runs recover by themselves.
+
+The runs, the names that count and the thresholds are in design.py. `--data FOLDER` keeps rows and runs there: the same command
+resumes. `--quick` makes one run of each cause from the development seeds.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from bathy import console
+from bathy.errors import Diverged
+from bathy.lab.bench.postmortem.design import AS_WELL, CAUSES, DEVELOPMENT, JUDGED, PER_CAUSE, Case, case
+from bathy.lab.bench.postmortem.injected import VOCAB, Injected, write_data
+from bathy.lab.postmortem.failure import final_loss
+from bathy.lab.postmortem.run import postmortem
+from bathy.tasks import read_config
+from bathy.train.log import read_log
+from bathy.train.loop import fit
+from bathy.train.recovery import read_recoveries
+from bathy.train.world import World
+
+Row = dict[str, Any]
+LONGER = 400
+"""Updates of recovering runs and their twins, at least: detection needs time."""
+
+
+def run(data: Path | None, quick: bool) -> dict[str, Any]:
+    """Make the runs, examine them, print what was named and what recovered."""
+    folder = data or Path(tempfile.mkdtemp(prefix="bathy-postmortem-"))
+    first, count = (DEVELOPMENT, 1) if quick else (JUDGED, PER_CAUSE)
+    rows = list(rows_of(folder, range(first, first + count)))
+    if data is None:
+        shutil.rmtree(folder)
+    return summary(rows)
+
+
+def rows_of(folder: Path, seeds: range) -> Iterator[Row]:
+    """A row for each cause and seed: finished ones from rows.jsonl, the others made now."""
+    path, data = folder / "rows.jsonl", write_data(folder / "data")
+    known = {(row["cause"], row["seed"]): row for row in read_log(path)}
+    for seed, cause in console.track([(seed, cause) for seed in seeds for cause in CAUSES], "examining runs"):
+        if (cause, seed) not in known:
+            row = examined(cause, seed, folder / "work", data)
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            known[cause, seed] = row
+        yield known[cause, seed]
+
+
+def examined(cause: str, seed: int, folder: Path, data: Path) -> Row:
+    """One case: the post-mortems of the failing run and of its twin, and both again with recovery."""
+    shutil.rmtree(folder, ignore_errors=True)
+    start = time.process_time()
+    failing, healthy = case(cause, seed)
+    verdicts = {name: autopsy(one, folder / name, data) for name, one in {"failing": failing, "healthy": healthy}.items()}
+    recovered, twin = recover(failing, folder / "recovered", data), recover(healthy, folder / "twin", data)
+    both = {f"{name}_{key}": value for name, found in verdicts.items() for key, value in found.items()}
+    return {
+        "cause": cause, "seed": seed, **both,
+        "named": verdicts["failing"]["verdict"] in CAUSES[cause].names, "recovered": recovered, "twin": twin,
+        "cpu_seconds": round(time.process_time() - start, 1),
+    }  # fmt: skip
+
+
+def autopsy(one: Case, run_folder: Path, data: Path) -> Row:
+    """Train the case and examine it."""
+    train(one, run_folder, data)
+    result = postmortem(run_folder, 10.0, read_config, lambda config: Injected(config, one.injection))
+    found = result.failure
+    return {
+        "failure": found.why if found else "", "verdict": result.verdict.cause, "text": result.verdict.text,
+        "prevents": result.verdict.prevents, "moved_first": result.moved_first,
+    }  # fmt: skip
+
+
+def train(one: Case, folder: Path, data: Path, extra: tuple[str, ...] = ()) -> None:
+    """Train a case from its beginning to its end, part by part."""
+    where = [f"data.path={data}", f"data.vocab={VOCAB}"]
+    for until, changes in one.stages:
+        config = read_config(None, [*one.settings, *where, *extra, *changes])
+        with suppress(Diverged):
+            fit(Injected(config, one.injection), config, folder, World(), allow_changes=True, until=until)
+
+
+def recover(one: Case, folder: Path, data: Path) -> Row:
+    """What becomes of a case with train.on_divergence = "recover"."""
+    own = next(int(setting.partition("=")[2]) for setting in one.settings if setting.startswith("train.steps="))
+    steps = max(LONGER, own)
+    train(one, folder, data, ("train.on_divergence=recover", f"train.steps={steps}"))
+    rows = read_log(folder / "metrics.jsonl")
+    ended = max(row["step"] for row in rows) == steps
+    return {"ended": ended, "loss": final_loss(rows), "changes": [attempt.change for attempt in read_recoveries(folder)]}
+
+
+def summary(rows: list[Row]) -> dict[str, Any]:
+    """Tables, and the numbers."""
+    table = []
+    for cause in CAUSES:
+        own = [row for row in rows if row["cause"] == cause]
+        if own:
+            table.append(
+                (cause, len(own), sum(map(_failed, own)), sum(map(_named, own)), sum(map(_blamed, own)), sum(map(_well, own)))
+            )
+    columns = ["injected", "runs", "failed", "cause named", "healthy twins blamed", "recovered as well as their twins"]
+    console.out.print(console.table("runs with an injected cause", columns, table))
+    for row in rows:
+        if not _named(row) or _blamed(row) or _touched(row):
+            console.out.print(f"{row['cause']}, seed {row['seed']}: {row['failing_text']}; twin: {row['healthy_text']}")
+    count = len(rows)
+    result = {
+        "runs": count, "named": sum(map(_named, rows)), "blamed": sum(map(_blamed, rows)),
+        "recovered": sum(map(_well, rows)), "twins_touched": sum(map(_touched, rows)),
+    }  # fmt: skip
+    console.out.print(
+        f"cause named in {result['named']} of {count}, in {result['blamed']} of {count} healthy twins; {result['recovered']} "
+        f"failing runs recover to within {AS_WELL} nats of their twins; {result['twins_touched']} healthy runs touched"
+    )
+    return result | {"rows": rows}
+
+
+def _failed(row: Row) -> bool:
+    return bool(row["failing_failure"])
+
+
+def _named(row: Row) -> bool:
+    return bool(row["named"])
+
+
+def _blamed(row: Row) -> bool:
+    return bool(row["healthy_failure"] or row["healthy_verdict"])
+
+
+def _touched(row: Row) -> bool:
+    return bool(row["twin"]["changes"])
+
+
+def _well(row: Row) -> bool:
+    return bool(row["recovered"]["ended"]) and row["recovered"]["loss"] <= row["twin"]["loss"] + AS_WELL
