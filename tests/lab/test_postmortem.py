@@ -33,7 +33,7 @@ def examined(run: Path, corrupt: int = -1) -> Postmortem:
 def corrupt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with a corrupt batch, looked at twice: time runs out at first."""
     run = tmp_path_factory.mktemp("corrupt")
-    fit(Parity(171), config(steps=260, on_divergence="continue"), run, World())
+    fit(Parity(171), config(steps=220, on_divergence="continue"), run, World())
     first = postmortem(run, 0.0, read, lambda _: Parity(171))
     assert not first.replays and "the same command again resumes" in first.left_out["control"]
     return run
@@ -43,7 +43,7 @@ def test_one_corrupt_batch_is_named(corrupt: Path) -> None:
     result = examined(corrupt, corrupt=171)
     assert result.failure and result.failure.kind == "rise" and 160 <= result.failure.onset <= 175
     assert result.verdict.cause == "batches skipped" and "update 171" in result.verdict.text
-    assert result.replays["control"].failed and result.replays["control"].start == 150
+    assert result.replays["control"].failed and result.replays["control"].start == 160
     assert not result.replays["batches skipped"].failed and result.replays["batches skipped"].parted == 171
     page = write_page(corrupt, result).read_text()
     assert "bad batch" in page and "http" not in page.replace("http://www.w3.org", "").split("<script")[0]
@@ -52,21 +52,21 @@ def test_one_corrupt_batch_is_named(corrupt: Path) -> None:
 def test_the_unchanged_replay_is_the_run(corrupt: Path) -> None:
     examined(corrupt, corrupt=171)
     first, again = (
-        {row["step"]: row["nll"] for row in read_log(folder / "metrics.jsonl") if "nll" in row and row["step"] > 150}
+        {row["step"]: row["nll"] for row in read_log(folder / "metrics.jsonl") if "nll" in row and row["step"] > 160}
         for folder in (corrupt, corrupt / "postmortem" / "control")
     )
     assert first == again
 
 
 def test_a_rate_that_was_raised_is_named(tmp_path: Path) -> None:
-    fit(Parity(), config(steps=200), tmp_path, World())
-    faster = config(steps=330)
+    fit(Parity(), config(steps=160), tmp_path, World())
+    faster = config(steps=220)
     faster = faster.model_copy(update={"optim": faster.optim.model_copy(update={"lr": 1.0})})
     with suppress(Diverged):
         fit(Parity(), faster, tmp_path, World(), allow_changes=True)
     result = examined(tmp_path)
     assert result.failure and result.replays["control"].failed
-    assert result.verdict.cause == "rate not raised" and "from 0.05 to 1 at update 201" in result.verdict.text, result
+    assert result.verdict.cause == "rate not raised" and "from 0.05 to 1 at update 161" in result.verdict.text, result
     assert "batches skipped" not in result.verdict.prevents
 
 

@@ -1,6 +1,7 @@
 """A run that diverges recovers by one change, the same way every time, and a healthy run is not touched."""
 
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bathy.errors import Diverged
-from bathy.train import Config, OptimConfig, Shuffled, Task, TrainConfig, fit
+from bathy.train import Config, OptimConfig, Shuffled, Task, TrainConfig, fit, loop, recovery
 from bathy.train.checkpoint import newest, read_weights, save
 from bathy.train.log import read_log
 from bathy.train.recovery import (
@@ -58,7 +59,7 @@ class Parity(Task):
 
 def config(**train: object) -> Config:
     optim = OptimConfig(name="sgd", lr=0.05, schedule="constant", warmup=0)
-    base = {"steps": 300, "log_every": 1, "save_every": 150, "recent_every": 50, "recent_keep": 9, "divergence_window": 40}
+    base = {"steps": 240, "log_every": 1, "save_every": 120, "recent_every": 40, "recent_keep": 9, "divergence_window": 20}
     return Config(optim=optim, train=TrainConfig(**base | train))  # type: ignore[arg-type]
 
 
@@ -66,32 +67,41 @@ def losses(run: Path) -> list[float]:
     return [row["loss"] for row in read_log(run / "metrics.jsonl") if "loss" in row]
 
 
-def test_a_corrupt_batch_ends_a_run_that_stops_and_is_skipped_by_one_that_recovers(tmp_path: Path) -> None:
+RECOVERS = config(on_divergence="recover")
+
+
+@pytest.fixture(scope="module")
+def recovered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a corrupt batch that recovered."""
+    run = tmp_path_factory.mktemp("recovered")
+    assert fit(Parity(corrupt=171), RECOVERS, run, World()).step == 240
+    return run
+
+
+def test_a_corrupt_batch_ends_a_run_that_stops(tmp_path: Path) -> None:
     with pytest.raises(Diverged, match="the loss rose"):
-        fit(Parity(corrupt=171), config(), tmp_path / "stops", World())
-    state = fit(Parity(corrupt=171), config(on_divergence="recover"), tmp_path / "recovers", World())
-    (attempt,) = read_recoveries(tmp_path / "recovers")
-    assert (attempt.start, attempt.change, attempt.at, attempt.skip) == (150, "batches skipped", 170, 1)
-    assert state.step == 300 and sum(losses(tmp_path / "recovers")[-50:]) / 50 < 0.3
-    assert len(losses(tmp_path / "recovers")) == 300
-    (row,) = [row for row in read_log(tmp_path / "recovers" / "metrics.jsonl") if "recovery" in row]
-    assert row["step"] == 150 and "rose" in row["why"]
+        fit(Parity(corrupt=171), config(), tmp_path, World())
 
 
-def test_a_recovered_run_resumes_exactly(tmp_path: Path) -> None:
-    settings = config(on_divergence="recover")
-    fit(Parity(corrupt=171), settings, tmp_path / "whole", World())
-    stopped = settings.model_copy(update={"train": settings.train.model_copy(update={"steps": 260})})
-    fit(Parity(corrupt=171), stopped, tmp_path / "halves", World())
-    fit(Parity(corrupt=171), settings, tmp_path / "halves", World())
-    assert losses(tmp_path / "whole") == losses(tmp_path / "halves")
-    a, b = (newest(tmp_path / name) for name in ("whole", "halves"))
+def test_a_corrupt_batch_is_skipped_by_a_run_that_recovers(recovered: Path) -> None:
+    (attempt,) = read_recoveries(recovered)
+    assert (attempt.start, attempt.change, attempt.at, attempt.skip) == (160, "batches skipped", 170, 1)
+    assert len(losses(recovered)) == 240 and sum(losses(recovered)[-30:]) / 30 < 0.3
+    (row,) = [row for row in read_log(recovered / "metrics.jsonl") if "recovery" in row]
+    assert row["step"] == 160 and "rose" in row["why"]
+
+
+def test_a_recovered_run_resumes_exactly(recovered: Path, tmp_path: Path) -> None:
+    for until in (165, 200, 0):  # in the middle of the recovery, and after it
+        fit(Parity(corrupt=171), RECOVERS, tmp_path, World(), until=until)
+    assert losses(recovered) == losses(tmp_path)
+    a, b = newest(recovered), newest(tmp_path)
     assert a and b and all(torch.equal(value, read_weights(b)[name]) for name, value in read_weights(a).items())
 
 
 def test_a_healthy_run_is_not_touched(tmp_path: Path) -> None:
-    fit(Parity(), config(), tmp_path / "plain", World())
-    fit(Parity(), config(on_divergence="recover"), tmp_path / "recovers", World())
+    fit(Parity(), config(steps=120), tmp_path / "plain", World())
+    fit(Parity(), config(steps=120, on_divergence="recover"), tmp_path / "recovers", World())
     assert losses(tmp_path / "plain") == losses(tmp_path / "recovers") and not read_recoveries(tmp_path / "recovers")
 
 
@@ -133,3 +143,38 @@ def test_a_batch_stands_out_by_its_own_loss_and_noise_does_not() -> None:
     noise = {step: 2.5 + 0.1 * math.sin(7 * step) for step in range(50)}
     assert not suspects(noise) and suspects(noise | {20: 6.0, 22: math.inf}) == [20, 22]
     assert not suspects(noise | {1: 6.0, 49: 6.0} | dict.fromkeys(range(20, 40), 6.0))  # too many to be a burst
+
+
+@pytest.mark.parametrize("place", ["go_back", "write_recovery", "shutil.rmtree", "copy_checkpoint"])
+def test_a_run_killed_while_it_goes_back_ends_the_same(
+    place: str, recovered: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed at the first call of what changes files, or, of those inside, at the second of several."""
+    module = loop if place in ("go_back", "write_recovery") else recovery
+    owner = module if "." not in place else shutil
+    name = place.rpartition(".")[2]
+    real, calls = getattr(owner, name), [0]
+
+    def killed(*args: object, **kwargs: object) -> object:
+        calls[0] += 1
+        if calls[0] == 1:
+            raise KeyboardInterrupt
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, killed)
+    with pytest.raises(KeyboardInterrupt):
+        fit(Parity(corrupt=171), RECOVERS, tmp_path, World())
+    fit(Parity(corrupt=171), RECOVERS, tmp_path, World())
+    assert losses(tmp_path) == losses(recovered) and read_recoveries(tmp_path) == read_recoveries(recovered)
+
+
+def test_numbers_that_do_not_fit_are_recovered_from_in_float32(tmp_path: Path) -> None:
+    class Large(Parity):
+        def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+            half = torch.is_autocast_enabled("cpu")
+            return super().loss(model, ((batch[0].half() * 5e4).float() / 5e4 if half else batch[0], batch[1]))
+
+    settings = config(on_divergence="recover", precision="float16", steps=60, save_every=60)
+    state = fit(Large(), settings, tmp_path, World())
+    assert [one.change for one in read_recoveries(tmp_path)] == ["float32"] and state.step == 60
+    assert state.precision.name == "float32" and math.isfinite(losses(tmp_path)[-1])

@@ -201,12 +201,24 @@ def found_factors(found: Signature, other: Reference) -> Iterator[Deviation]:
 
 
 def alike(found: Signature) -> list[list[SiteSignature]]:
-    """Sites of one stack and kind that are built alike: with the same matrices."""
-    groups: dict[tuple[Any, ...], list[SiteSignature]] = {}
+    """Sites of one stack and kind in layers that are built alike: with the same matrices in all their sites."""
+    layers: dict[tuple[str, int], list[Any]] = {}
     for site in found.sites:
-        matrices = tuple((role, gain.shape) for role, gain in site.gains.items())
-        groups.setdefault((site.stack, site.kind, matrices), []).append(site)
+        matrices = [(role, gain.shape) for role, gain in site.gains.items()]
+        layers.setdefault((site.stack, site.layer), []).append((site.kind, matrices))
+    groups: dict[tuple[str, str, str], list[SiteSignature]] = {}
+    for site in found.sites:
+        groups.setdefault((site.stack, site.kind, str(layers[site.stack, site.layer])), []).append(site)
     return list(groups.values())
+
+
+def ends_its_list(site: SiteSignature, sites: Sequence[SiteSignature]) -> bool:
+    """Whether no site of the same module list comes after it: a norm seen there may be the list's final one."""
+    place = site.name.split(".")
+    number = max((i for i, part in enumerate(place) if part.isdigit()), default=0)
+    own = [each.name.split(".") for each in sites]
+    same = [other for other in own if other[:number] == place[:number] and len(other) > number and other[number].isdigit()]
+    return place[number].isdigit() and all(int(other[number]) <= int(place[number]) for other in same)
 
 
 def skips(both: Sequence[Pair]) -> Iterator[Deviation]:
@@ -295,7 +307,7 @@ def own_layers(found: Signature) -> Iterator[Deviation]:
     """A model of no known scheme: single sites against others of their kind."""
     for sites in alike(found):
         usual = majority([site.placement for site in sites])
-        odd = [site for site in sites if site.placement != usual]
+        odd = [site for site in sites if site.placement != usual and not ends_its_list(site, sites)]
         if len(sites) > 2 and len(odd) <= max(1, FEW * len(sites)) and len(odd) < len(sites) / 2:
             for site in odd:
                 yield deviation("norm_placement", site.name, f"norm {site.placement}", f"norm {usual}")
@@ -304,8 +316,8 @@ def own_layers(found: Signature) -> Iterator[Deviation]:
 
 
 def final(found: Signature, other: Reference) -> Iterator[Deviation]:
-    """A final norm that is missing, or one too many; where sites were found, missing only if no norm at all follows."""
+    """A final norm that is missing, or one too many; of found sites, missing only if a matrix follows and no norm."""
     declared = {site.stack for site in found.sites if site.declared}
     for (stack, count), meant in zip(found.final.items(), other.final, strict=False):
-        if (bool(count) != bool(meant)) if stack in declared else (meant and not count and not found.after[stack]):
+        if (bool(count) != bool(meant)) if stack in declared else (meant and not count and stack in found.bare):
             yield deviation("final_norm", stack, f"{count} norms after the last layer", str(meant))

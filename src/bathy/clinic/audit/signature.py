@@ -82,8 +82,10 @@ class SiteSignature:
 
     @property
     def even(self) -> bool:
-        """Whether the sum is a factor times the shortcut plus the branch as they were watched, in every dimension."""
-        return self.declared or not self.sharp or not self.spread > UNEVEN
+        """Whether the shortcut's factor can be told: the sum is as watched in every dimension, or the branch is small."""
+        if self.sharp:
+            return self.declared or not self.spread > UNEVEN
+        return self.size < UNEVEN * math.sqrt(max(self.entry, 0.0))
 
     @property
     def silent(self) -> bool:
@@ -98,8 +100,8 @@ class Signature:
     sites: list[SiteSignature]
     final: dict[str, int]
     """Norms that read what a stack's last site gives, by stack."""
-    after: dict[str, int]
-    """Norms that run after a stack's last site in any way, e.g. on a pooled token."""
+    bare: set[str]
+    """Stacks after whose last site a matrix runs, but no norm of any kind: not even on a pooled token."""
     gamma: dict[str, float]
     """Mean size of every norm's γ, as measured."""
     uses: dict[str, list[str]]
@@ -126,6 +128,8 @@ class Behaviour(Recorder):
         self.final: Counter[str] = Counter()
         self.stream: Tensor | None = None
         """What the site before gave."""
+        self.heads: set[str] = set()
+        """Sites after whose sum a matrix ran."""
         self.inside: Site | None = None
         self.summed = False
 
@@ -151,6 +155,8 @@ class Behaviour(Recorder):
         for name, module in self.subject.model.named_modules():
             if is_norm(module):
                 hooks.callback(module.register_forward_hook(partial(self._norm, name)).remove)
+            elif isinstance(module, nn.Linear):
+                hooks.callback(module.register_forward_hook(self._matrix).remove)
         for site in self.subject.sites:
             for matrix in [matrix for matrix in site.matrices if matrix.reads][:1]:
                 hooks.callback(matrix.module.register_forward_pre_hook(partial(self._read, site)).remove)
@@ -165,6 +171,10 @@ class Behaviour(Recorder):
             last = torch.equal(x.reshape(-1), self.stream.reshape(-1))
             self.final[self.inside.name] += last
             self.aside |= {len(self.norms) - 1} if last else set()
+
+    def _matrix(self, module: nn.Module, args: Any, output: Any) -> None:
+        if self.summed and self.inside:
+            self.heads.add(self.inside.name)
 
     def _read(self, site: Site, module: nn.Module, args: Any) -> None:
         if args and isinstance(args[0], Tensor) and args[0].is_floating_point():
@@ -205,8 +215,9 @@ def signature(subject: Subject) -> Signature:
     seen = subject.recorded(Behaviour)
     sites = [_site(site, seen) for site in subject.sites]
     last = {stack: own[-1] for stack, own in subject.stacks.items()}
-    after = {stack: sum(at is site and summed for _, at, _, summed in seen.norms) for stack, site in last.items()}
-    return Signature(sites, _final(subject, seen), after, gammas(subject.model), _uses(seen), _clones(subject.sites))
+    normed = {at for _, at, _, summed in seen.norms if summed}
+    bare = {stack for stack, site in last.items() if site.name in seen.heads and site not in normed}
+    return Signature(sites, _final(subject, seen), bare, gammas(subject.model), _uses(seen), _clones(subject.sites))
 
 
 def _site(site: Site, seen: Behaviour) -> SiteSignature:

@@ -17,7 +17,7 @@ from typing import Any
 
 from bathy import console
 from bathy.errors import Diverged
-from bathy.lab.bench.postmortem.design import AS_WELL, CAUSES, DEVELOPMENT, JUDGED, PER_CAUSE, Case, case
+from bathy.lab.bench.postmortem.design import AS_WELL, CAUSES, DEVELOPMENT, JUDGED, PER_CAUSE, RECOVERED, Case, case
 from bathy.lab.bench.postmortem.injected import VOCAB, Injected, write_data
 from bathy.lab.postmortem.failure import final_loss
 from bathy.lab.postmortem.run import postmortem
@@ -61,7 +61,9 @@ def examined(cause: str, seed: int, folder: Path, data: Path) -> Row:
     start = time.process_time()
     failing, healthy = case(cause, seed)
     verdicts = {name: autopsy(one, folder / name, data) for name, one in {"failing": failing, "healthy": healthy}.items()}
-    recovered, twin = recover(failing, folder / "recovered", data), recover(healthy, folder / "twin", data)
+    again = seed % 100 <= RECOVERED
+    recovered = recover(failing, folder / "recovered", data) if again else {}
+    twin = recover(healthy, folder / "twin", data) if again else {}
     both = {f"{name}_{key}": value for name, found in verdicts.items() for key, value in found.items()}
     return {
         "cause": cause, "seed": seed, **both,
@@ -109,7 +111,15 @@ def summary(rows: list[Row]) -> dict[str, Any]:
             table.append(
                 (cause, len(own), sum(map(_failed, own)), sum(map(_named, own)), sum(map(_blamed, own)), sum(map(_well, own)))
             )
-    columns = ["injected", "runs", "failed", "cause named", "healthy twins blamed", "recovered as well as their twins"]
+    columns = [
+        "injected",
+        "runs",
+        "failed",
+        "cause named",
+        "healthy twins blamed",
+        "made with recovery",
+        "of these as well as their twins",
+    ]
     console.out.print(console.table("runs with an injected cause", columns, table))
     for row in rows:
         if not _named(row) or _blamed(row) or _touched(row):
@@ -117,11 +127,11 @@ def summary(rows: list[Row]) -> dict[str, Any]:
     count = len(rows)
     result = {
         "runs": count, "named": sum(map(_named, rows)), "blamed": sum(map(_blamed, rows)),
-        "recovered": sum(map(_well, rows)), "twins_touched": sum(map(_touched, rows)),
+        "with_recovery": sum(map(_again, rows)), "recovered": sum(map(_well, rows)), "twins_touched": sum(map(_touched, rows)),
     }  # fmt: skip
     console.out.print(
         f"cause named in {result['named']} of {count}, in {result['blamed']} of {count} healthy twins; {result['recovered']} "
-        f"failing runs recover to within {AS_WELL} nats of their twins; {result['twins_touched']} healthy runs touched"
+        f"of {result['with_recovery']} recover to within {AS_WELL} nats of their twins; {result['twins_touched']} twins touched"
     )
     return result | {"rows": rows}
 
@@ -139,8 +149,12 @@ def _blamed(row: Row) -> bool:
 
 
 def _touched(row: Row) -> bool:
-    return bool(row["twin"]["changes"])
+    return bool(row["twin"].get("changes"))
+
+
+def _again(row: Row) -> bool:
+    return bool(row["recovered"])
 
 
 def _well(row: Row) -> bool:
-    return bool(row["recovered"]["ended"]) and row["recovered"]["loss"] <= row["twin"]["loss"] + AS_WELL
+    return bool(row["recovered"].get("ended")) and row["recovered"]["loss"] <= row["twin"]["loss"] + AS_WELL
