@@ -13,6 +13,7 @@ under DDP, to its own rows of the matrices under FSDP2.
 from __future__ import annotations
 
 import inspect
+import math
 import statistics
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -184,7 +185,7 @@ class Monitor:
         read = iter(torch.stack(tensors).tolist() if tensors else [])  # one wait for the device, not one for each update
         before, new = list(self._losses), [next(read) if isinstance(loss, Tensor) else loss for loss in self._new]
         self._new = []
-        self._losses.extend(new)
+        self._losses.extend(loss for loss in new if math.isfinite(loss))  # a spread needs finite numbers
         if len(before) < 8 or not new:
             return {}
         return {"loss_peak": max(new), "loss_mean": statistics.fmean(before), "loss_deviation": statistics.pstdev(before)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,8 +18,14 @@ GAIN = math.log(1.25)
 """|log| of a matrix's deviation over what it should be, where the initialisation was recognised."""
 OUTLIER = math.log(1.4)
 """|log| of a layer's over its neighbours', in any initialisation."""
-NEAR = 1.0
-"""Distance to a scheme within which its constants are expected of the model."""
+FINE = 0.1
+"""The same in a model that declares its sites, where sizes are drawn as ours are; more for matrices of few numbers."""
+NEAR, DECLARED_NEAR = 1.0, 2.0
+"""Distance to a scheme within which its constants are expected of the model; of one that declares its sites."""
+EPS = 0.05
+"""What a norm may add to the variance."""
+GAMMA = math.log(1.9)
+"""|log| of a norm's γ over that of the others in its place."""
 FEW = 0.34
 """Share of the layers that may be outliers; more of them are a design."""
 BLURRED = math.log(2.5)
@@ -55,6 +62,8 @@ WHY: dict[str, tuple[str, str]] = {
     "zero_matrix": ("The branch adds nothing and its first matrices get no gradient.", "Initialise it as in the other layers."),
     "bias": ("A constant is added to every token.", "Start biases at zero, as in the other layers."),
     "norm_gamma_zero": ("What follows the norm sees the same for every token.", "Start γ at 1."),
+    "norm_eps": ("The norm divides by this constant and not by the stream's size.", "Use an eps of 1e-5 or less."),
+    "tied_layers": ("Layers that should be independent are one and the same.", "Build each layer by itself."),
     "norm_gamma": ("The norm scales the stream unlike the others.", "Start γ at 1."),
     "shared_norm": ("Layers that should be independent share γ and ν.", "Make one norm for each site."),
     "cloned_layers": ("The layers start as copies and get the same first updates.", "Initialise each layer by itself."),
@@ -68,11 +77,11 @@ WHY: dict[str, tuple[str, str]] = {
 def deviations(found: Signature, other: Reference | None, far: float) -> list[Deviation]:
     """All of them, in the order of the model."""
     result = [*norms(found), *clones(found), *biases(found)]
-    near = other is not None and far < NEAR
     declared = all(site.declared for site in found.sites)
+    near = other is not None and far < (DECLARED_NEAR if declared else NEAR)
     if other is not None and near and declared:
         both = pairs(found, other)
-        result += [*factors(both), *gains(both), *final(found, other)]
+        result += [*factors(both), *gains(both, FINE), *set_biases(both), *final(found, other)]
     elif other is not None and near:
         result += [*found_factors(found, other), *final(found, other)]
     else:
@@ -112,10 +121,14 @@ def deviation(name: str, where: str, found: str, expected: str) -> Deviation:
 
 
 def norms(found: Signature) -> Iterator[Deviation]:
-    """Norms with γ = 0, and norms that layers share."""
+    """Norms with γ = 0 or another γ than their neighbours, with a large eps, and norms that layers share."""
     for name, gamma in found.gamma.items():
         if gamma == 0.0 and name in found.uses:
             yield deviation("norm_gamma_zero", name, "γ = 0", "γ = 1")
+    for name, eps in found.eps.items():
+        if eps > EPS and name in found.uses:
+            yield deviation("norm_eps", name, f"eps = {eps:.3g}", "1e-5 or so")
+    yield from odd_gammas(found)
     layers = {site.name: (site.stack, site.layer) for site in found.sites}
     for name, uses in found.uses.items():
         sites = [use for use in dict.fromkeys(uses) if use]
@@ -123,8 +136,30 @@ def norms(found: Signature) -> Iterator[Deviation]:
             yield deviation("shared_norm", name, f"runs in {sites[0]} and {sites[1]}", "a norm of its own in each")
 
 
+def odd_gammas(found: Signature) -> Iterator[Deviation]:
+    """Norms whose γ differs from that of the norms in the same place of the layers before and after."""
+    places: dict[str, list[str]] = {}
+    for name in found.gamma:
+        if name in found.uses and found.eps.get(name, 0.0) <= EPS:
+            places.setdefault(re.sub(r"\d+", "#", name), []).append(name)
+    for names in places.values():
+        values = [found.gamma[name] for name in names]
+        usual = statistics.median(values)
+        odd = (
+            [name for name, value in zip(names, values, strict=True) if value > 0 and abs(math.log(value / usual)) > GAMMA]
+            if usual
+            else []
+        )
+        if len(names) > 3 and len(odd) <= max(1, len(names) // 8):
+            for name in odd:
+                yield deviation("norm_gamma", name, f"γ = {found.gamma[name]:.3g}", f"{usual:.3g}")
+
+
 def clones(found: Signature) -> Iterator[Deviation]:
-    """Layers that start as copies."""
+    """Layers that start as copies, and layers of which some, not all, are one and the same."""
+    if 0 < len(found.ties) <= FEW * len(found.sites):
+        first, second = found.ties[0]
+        yield deviation("tied_layers", second, f"has the matrices of {first}", "matrices of its own")
     if found.clones:
         first, second = found.clones[0]
         yield deviation("cloned_layers", second, f"starts with the values of {first}", "values of its own")
@@ -138,6 +173,20 @@ def biases(found: Signature) -> Iterator[Deviation]:
         for site, value in zip(sites, values, strict=True):
             if len(sites) > 2 and value > 5 * usual and value > 1e-3 * max(site.gains[role].std, 1e-9):
                 yield deviation("bias", f"{site.name} {role}", f"|bias| up to {value:.2g}", f"up to {usual:.2g}")
+
+
+def set_biases(both: Sequence[Pair]) -> Iterator[Deviation]:
+    """Biases that do not start at zero although the scheme's do, one role at a time."""
+    for role in dict.fromkeys(role for pair in both for role in pair.site.gains):
+        own = [pair for pair in both if role in pair.site.gains]
+        wrong = [
+            pair for pair in own
+            if role in pair.match.gains and not pair.match.gains[role].bias
+            and pair.site.gains[role].bias > 1e-3 * max(pair.site.gains[role].std, 1e-9)
+        ]  # fmt: skip
+        if len(wrong) > len(own) / 2:  # single ones are found by comparison with the others
+            value = max(pair.site.gains[role].bias for pair in wrong)
+            yield deviation("bias", f"{wrong[0].site.name} {role}", f"|bias| up to {value:.2g}", "0")
 
 
 def by_role(found: Signature) -> Iterator[tuple[list[SiteSignature], str]]:
@@ -169,7 +218,7 @@ def factors(both: Sequence[Pair]) -> Iterator[Deviation]:
             yield deviation("inner_norm", site.name, f"{site.inner} norms inside", f"{match.inner}")
         if site.mirrored != match.mirrored:
             yield deviation("mirror", site.name, f"mirrored halves: {site.mirrored}", str(match.mirrored))
-        own = abs(match.branch - 1) < FACTOR or not math.isfinite(match.branch)  # the scheme has no factor: other layers tell
+        own = not math.isfinite(match.branch)  # the scheme's own is unknown: other layers tell
         meant, limit = (usual, OUTLIER) if own else (match.branch, FACTOR)
         if not site.normed and not site.silent and apart(site.branch, meant) > limit:
             yield deviation("branch_factor", site.name, f"{site.branch:.3g}", f"{meant:.3g}")
@@ -233,7 +282,7 @@ def skips(both: Sequence[Pair]) -> Iterator[Deviation]:
                 yield deviation("shortcut_factor", pair.site.name, f"{pair.site.skip:.4g}", f"{pair.skip:.4g}")
 
 
-def gains(both: Sequence[Pair]) -> Iterator[Deviation]:
+def gains(both: Sequence[Pair], limit: float = GAIN) -> Iterator[Deviation]:
     """Initial sizes of matrices against the scheme's, where the initialisation was recognised."""
     drawn = convention(list(both))
     if not drawn.known:
@@ -248,7 +297,9 @@ def gains(both: Sequence[Pair]) -> Iterator[Deviation]:
             kind = (pair.site.kind, role)
             value = rest.get((pair.site.name, role))
             totals[kind] = totals.get(kind, 0) + (value is not None)
-            if value is not None and (value == 0 or abs(math.log(value) - middle) > GAIN):
+            outputs, inputs = pair.site.gains[role].shape
+            allowed = limit + 4 / math.sqrt(2 * outputs * inputs)
+            if value is not None and (value == 0 or abs(math.log(value) - middle) > allowed):
                 wrong.setdefault(kind, []).append((pair.site.name, math.exp(math.log(value) - middle) if value else 0.0))
     for kind, cases in wrong.items():
         yield from _named(kind, cases, len(cases) > FEW * totals[kind], scale, count)

@@ -165,9 +165,9 @@ class Drawn:
 
     @property
     def known(self) -> bool:
-        """Whether single matrices can be judged by it: three quarters fit; of a scheme that scales, a third."""
+        """Whether single matrices can be judged by it: three quarters fit; of Xavier's own sizes, a third."""
         absolute = self.name.startswith("xavier") and abs(math.log(self.factor)) < ALIKE
-        return self.explained >= (0.3 if absolute and self.scaled else 0.75)
+        return self.explained >= (0.3 if absolute else 0.75)
 
 
 ALIKE = 0.06
@@ -176,18 +176,20 @@ ALIKE = 0.06
 
 def convention(both: list[Pair]) -> Drawn:
     """The convention and the factor that explain most matrices; Xavier's own factor, 1, counts a little more."""
-    best = Drawn("", 1.0, -1.0)
+    best, score = Drawn("", 1.0, -1.0), -1.0
+    declared = all(pair.site.declared for pair in both)
     for name in CONVENTIONS:
         rest = unexplained(both, name)
         roles = {role: [v for (_, r), v in rest.items() if r == role and v > 0] for role in {role for _, role in rest}}
         factors = [statistics.median(values) for values in roles.values() if values] + [1.0] * name.startswith("xavier")
         for factor in factors:
             share = sum(v > 0 and abs(math.log(v / factor)) < ALIKE for v in rest.values()) / len(rest)
-            bonus = 0.25 if name.startswith("xavier") and abs(math.log(factor)) < ALIKE and share > 0.1 else 0.0
-            best = max(best, Drawn(name, factor, share + bonus), key=lambda drawn: drawn.explained)
-    absolute = best.name.startswith("xavier") and abs(math.log(best.factor)) < ALIKE
+            own = 1.0 if declared and share > 0.3 else 0.25  # a model that declares its sites draws its matrices as ours do
+            bonus = own if name.startswith("xavier") and abs(math.log(factor)) < ALIKE and share > 0.1 else 0.0
+            if share + bonus > score:
+                best, score = Drawn(name, factor, share), share + bonus
     scaled = any(scale > 0 and abs(math.log(scale)) > 0.1 for pair in both for scale in pair.scale.values())
-    return Drawn(best.name, best.factor, best.explained - 0.25 if absolute else best.explained, scaled)
+    return Drawn(best.name, best.factor, best.explained, scaled)
 
 
 CONVENTIONS = ("xavier_fused", "xavier", "normal", "fan_in", "torch", "normal_scaled", "xavier_scaled")

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from bathy.clinic.audit.deviations import NEAR, WHY, Deviation, deviations
+from bathy.clinic.audit.deviations import DECLARED_NEAR, NEAR, WHY, Deviation, deviations
 from bathy.clinic.audit.reference import convention, identify, pairs
 from bathy.clinic.audit.signature import Behaviour, SiteSignature, signature
 from bathy.clinic.probe import examined
@@ -74,7 +74,8 @@ def audit(model: nn.Module, batch: Batch, *, without: Iterable[str] = ()) -> Aud
     with examined(model, batch, planned=(Behaviour,)) as subject:
         found = signature(subject)
     nearest, far = identify(found)
-    known = nearest is not None and far < NEAR
+    declared = all(site.declared for site in found.sites)
+    known = nearest is not None and far < (DECLARED_NEAR if declared else NEAR)
     drawn = None if nearest is None else convention(pairs(found, nearest))
     deviant = [each for each in deviations(found, nearest, far) if each.name not in off]
     scheme = nearest.scheme if nearest is not None and known else "own design"

@@ -108,6 +108,10 @@ class Signature:
     """Sites in which each norm runs, in order."""
     clones: list[tuple[str, str]]
     """Pairs of sites whose first matrices start with the same values."""
+    ties: list[tuple[str, str]]
+    """Pairs of sites in different layers whose first matrices are one parameter."""
+    eps: dict[str, float]
+    """What every norm adds to the variance."""
 
 
 class Behaviour(Recorder):
@@ -217,7 +221,9 @@ def signature(subject: Subject) -> Signature:
     last = {stack: own[-1] for stack, own in subject.stacks.items()}
     normed = {at for _, at, _, summed in seen.norms if summed}
     bare = {stack for stack, site in last.items() if site.name in seen.heads and site not in normed}
-    return Signature(sites, _final(subject, seen), bare, gammas(subject.model), _uses(seen), _clones(subject.sites))
+    return Signature(
+        sites, _final(subject, seen), bare, gammas(subject.model), _uses(seen), *_clones(subject.sites), _eps(subject.model)
+    )
 
 
 def _site(site: Site, seen: Behaviour) -> SiteSignature:
@@ -285,18 +291,27 @@ def gammas(model: nn.Module) -> dict[str, float]:
     return found
 
 
-def _clones(sites: Sequence[Site]) -> list[tuple[str, str]]:
-    """Sites of one kind and stack in different layers whose first matrices are equal but not the same."""
+def _eps(model: nn.Module) -> dict[str, float]:
+    values = {name: getattr(module, "eps", None) for name, module in model.named_modules() if is_norm(module)}
+    return {name: value for name, value in values.items() if isinstance(value, float)}
+
+
+def _clones(sites: Sequence[Site]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Sites of one kind and stack in different layers whose first matrices are equal but not the same, and those that are."""
     first: dict[tuple[str, str], Site] = {}
-    found = []
+    owner: dict[int, Site] = {}
+    found, ties = [], []
     for site in sites:
         known = first.setdefault((site.stack, site.kind), site)
+        if site.matrices:
+            other = owner.setdefault(id(site.matrices[0].parameter), site)
+            ties += [(other.name, site.name)] if (other.stack, other.layer) != (site.stack, site.layer) else []
         if known.layer == site.layer or not (known.matrices and site.matrices):
             continue
         a, b = known.matrices[0], site.matrices[0]
         if a.parameter is not b.parameter and a.weight.shape == b.weight.shape and torch.equal(a.weight, b.weight):
             found.append((known.name, site.name))
-    return found
+    return found, ties
 
 
 def majority(values: Sequence[Any]) -> Any:

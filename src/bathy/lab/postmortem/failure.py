@@ -10,6 +10,10 @@ from typing import Any
 
 RISE, GOOD = 0.5, 0.25
 """Nats above the lowest median so far that count as a rise, and within which a row was still good."""
+SPIKE = 1.0
+"""Nats above it that count where the loss comes back by itself."""
+NOISE = 3.0
+"""How many times the losses' own deviation a rise must be at least; twice as many where it comes back."""
 LEARNED = 0.3
 """Nats below the first losses from which on there is something to lose."""
 IMPROVEMENT = 0.1
@@ -55,9 +59,9 @@ def losses(rows: Rows) -> list[tuple[int, float]]:
 
 
 def final_loss(rows: Rows) -> float:
-    """The median of the last losses; not a number where there are none."""
+    """The median of the last fifth of the losses; not a number where there are none."""
     curve = losses(rows)
-    return median(value for _, value in curve[-_width(curve) :]) if curve else math.nan
+    return median(value for _, value in curve[-max(_width(curve), len(curve) // 5) :]) if curve else math.nan
 
 
 def _falls(rows: Rows) -> bool:
@@ -72,10 +76,12 @@ def _rise(rows: Rows, last: int) -> Failure | None:
     curve = losses(rows)
     if not curve:
         return None
-    middles, lag = _medians(curve), _width(curve) // 2
+    middles, lag, noise = _medians(curve), _width(curve) // 2, NOISE * _noise(curve)
     lowest, onset, learned = math.inf, 0, middles[0][1] - LEARNED
+    lasting, passing, end = max(RISE, noise), max(SPIKE, 2 * noise), middles[-1][1]
     for i, (step, value) in enumerate(middles):
-        if value > lowest + RISE and (lowest < learned or middles[-1][1] > lowest + RISE):
+        stays = end > lowest + lasting
+        if value > lowest + (lasting if stays else passing) and (stays or lowest < learned):
             back = next((at for at, later in middles[i:] if later <= lowest + GOOD), None)
             peak = max(later for at, later in middles[i:] if back is None or at <= back)
             ending = f" and was back at update {back}" if back else ""
@@ -85,6 +91,12 @@ def _rise(rows: Rows, last: int) -> Failure | None:
         if value <= lowest + GOOD:
             onset = middles[max(0, i - lag)][0] if i >= lag else 0
     return None
+
+
+def _noise(curve: Sequence[tuple[int, float]]) -> float:
+    """Deviation of single losses from the median of their neighbours; half of them lie within 0.67 of it."""
+    off = [abs(value - middle) for (_, value), (_, middle) in zip(curve, _medians(curve), strict=True)]
+    return 1.48 * median(each for each in off if math.isfinite(each)) if any(map(math.isfinite, off)) else 0.0
 
 
 def _overflow(rows: Rows, stopped: str) -> Failure | None:

@@ -108,9 +108,7 @@ def summary(rows: list[Row]) -> dict[str, Any]:
     for cause in CAUSES:
         own = [row for row in rows if row["cause"] == cause]
         if own:
-            table.append(
-                (cause, len(own), sum(map(_failed, own)), sum(map(_named, own)), sum(map(_blamed, own)), sum(map(_well, own)))
-            )
+            table.append((cause, len(own), *(sum(map(of, own)) for of in (_failed, _named, _blamed, _again, _well))))
     columns = [
         "injected",
         "runs",

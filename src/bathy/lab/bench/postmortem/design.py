@@ -14,7 +14,7 @@ from bathy.lab.bench.postmortem.injected import Injection
 
 DEVELOPMENT, JUDGED = 1, 101
 """First seed of either set."""
-PER_CAUSE, RECOVERED = 7, 2
+PER_CAUSE, RECOVERED = 7, 1
 """Runs of each cause; of these so many are also made with recovery, which takes longer than all replays."""
 NAMED, FALSE = 0.9, 0
 """Wanted: share of the failing runs whose cause is named, and healthy runs with a cause at most."""
