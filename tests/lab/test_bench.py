@@ -43,6 +43,7 @@ MINIATURES: dict[str, dict[str, Any]] = {
     "prepare": {"QUICK_PAIRS": (60, 120), "MERGES": 50},
     "translate": {"MODELS": {"2L-2L": TransformerConfig(vocab=1000, **SMALL)}, "BATCHES": {1: 2, 5: 2}, "LENGTH": 5},
     "serve": {"SHAPE": SMALL, "VOCAB": 300, "LENGTH": 5, "CLIENTS": {1: 3, 16: 20}},
+    "distil": {"SHAPES": dict.fromkeys(("teacher", "student"), TransformerConfig(vocab=4000, **SMALL)), "BATCHES": (1,)},
     "depth": {"LAYERS": 1, "WIDTH": 16, "VOCAB": 300, "QUICK_STEPS": 4, "LOG": 2},
     "train": {
         "SETTINGS": {"model.encoder_layers": 1, "model.width": 16, "model.heads": 2, "model.ffn": 16, "train.tokens": 128},

@@ -23,6 +23,7 @@ BENCHES: dict[str, str] = {
     "prepare": "bathy.lab.bench.prepare",
     "translate": "bathy.lab.bench.translate",
     "serve": "bathy.lab.bench.serve",
+    "distil": "bathy.lab.bench.distil",
     "depth": "bathy.lab.bench.depth",
     "train": "bathy.lab.bench.train",
     "lm": "bathy.lab.bench.lm",

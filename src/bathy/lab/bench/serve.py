@@ -39,7 +39,7 @@ from bathy.tasks.translation.translate import Translator, chunked
 
 SHAPE: dict[str, Any] = {"encoder_layers": 6, "decoder_layers": 2, "width": 256, "ffn": 1024, "heads": 4}
 VOCAB, LENGTH = 4000, 20
-LINES, TEXTS, ROUNDS = 512, 16, 7
+LINES, TEXTS, ROUNDS = 256, 16, 7
 """Sentences of a round, texts of a request in the comparison with `translate`, and pairs of rounds."""
 CLIENTS = {1: 100, 4: 200, 16: 400}
 """Clients at a time, and requests of one sentence that they send in all."""
