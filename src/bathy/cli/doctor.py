@@ -14,7 +14,7 @@ EXTRAS: dict[str, tuple[list[str], str]] = {
     "tensorboard": (["tensorboard"], "train.loggers = tensorboard"),
     "wandb": (["wandb"], "train.loggers = wandb"),
     "export": (["ctranslate2", "transformers"], "export --to marian or ctranslate2"),
-    "serve": (["starlette", "uvicorn", "python_multipart"], "serve"),
+    "serve": (["starlette", "uvicorn", "python_multipart", "jinja2"], "serve"),
 }
 """Extra to its modules and to the commands that need it."""
 
