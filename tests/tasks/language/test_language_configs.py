@@ -1,5 +1,6 @@
 """The shipped configs of language models are what they say."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -54,3 +55,26 @@ def test_every_config_can_be_exported_to_a_class(path: Path) -> None:
     wanted = {"lm_tinyshakespeare_cpu": "gpt2", "lm_stdlib_24l": "opt", "mlm_stdlib_12l": "bert"}
     made = TransformerConfig(vocab=100, pad=-1, **config.model.model_dump() | plain)
     assert fitting(made) == wanted.get(path.stem, "qwen3")
+
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def table(name: str) -> list[str]:
+    """The rows of a comparison as the page has them: rate, seeds, loss on the second half, gain on the first row."""
+    found = json.loads((DOCS / "results" / f"bench_{name}.json").read_text(encoding="utf-8"))["result"]["rows"]
+    return [
+        f"| {row['variant']} | {row['rate']:g} | {row['seeds']} | {row['loss']:.3f}{spread(row['deviation'])} | "
+        f"{row['gain']:+.3f}{spread(row['gain_deviation'])} |"
+        for row in found
+    ]
+
+
+def spread(deviation: float | None) -> str:
+    return "" if deviation is None else f" ± {deviation:.3f}"
+
+
+@pytest.mark.parametrize("name", ["lm_parts", "lm_deep"])
+def test_the_page_has_the_numbers_of_the_comparison(name: str) -> None:
+    page = (DOCS / "language.md").read_text(encoding="utf-8")
+    assert not [row for row in table(name) if row not in page]
