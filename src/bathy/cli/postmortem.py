@@ -11,7 +11,7 @@ import typer
 def postmortem(
     run: Annotated[Path, typer.Argument(help="The folder of a run that failed.")],
     minutes: Annotated[
-        float, typer.Option(help="Time for the replays; finished ones are kept, so that a second call goes on.")
+        float, typer.Option(help="Time for the replays; finished ones are kept, so that a second call resumes.")
     ] = 30.0,
 ) -> None:
     """Replay a failed run from before its failure with one change each, and say which change prevents it.

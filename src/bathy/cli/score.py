@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bathy.cli.options import output_file
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bathy.tasks.translation.score import Score
 
 
 def score(
@@ -45,11 +50,8 @@ def score(
 
     Example: bathy score runs/lm_stdlib_24l --text README.md
     """
-    from json import dumps
-
-    from bathy import console
     from bathy.errors import ConfigError
-    from bathy.files import check_output, origin, write_json
+    from bathy.files import check_output, origin
 
     if bool(reference) == bool(text):
         raise ConfigError("give --reference, to score translations, or --text, to score language models on it")
@@ -64,11 +66,14 @@ def score(
         hypotheses, reference, metrics=metric or list(METRICS), language=language, lowercase=lowercase, samples=samples
     )
     value = {**origin(), "references": [str(path) for path in reference], "scores": as_rows(scores)}
-    if out:
-        write_json(out, value)
-    if json:
-        typer.echo(dumps(value, indent=2, ensure_ascii=False))
-        return
+    if not _delivered(value, out, json):
+        _show(scores)
+
+
+def _show(scores: Sequence[Score]) -> None:
+    """A table of all systems and metrics, and what each metric is."""
+    from bathy import console
+
     rows = [
         (
             one.system,
@@ -84,22 +89,31 @@ def score(
         console.out.print(f"{name}: {signature}")
 
 
+def _delivered(value: dict[str, Any], out: Path | None, json: bool) -> bool:
+    """Write the scores to a file if one is given; whether they were also printed as JSON, so that no table is wanted."""
+    from json import dumps
+
+    from bathy.files import write_json
+
+    if out:
+        write_json(out, value)
+    if json:
+        typer.echo(dumps(value, indent=2, ensure_ascii=False))
+    return json
+
+
 def _language(runs: list[Path], texts: list[Path], out: Path | None, json: bool) -> None:
     """The texts' loss under each run's model."""
     from dataclasses import asdict
-    from json import dumps
 
     from bathy import console
-    from bathy.files import origin, write_json
+    from bathy.files import origin
     from bathy.tasks.language.score import score_run
     from bathy.tasks.language.text import documents
 
     found = {str(run): score_run(run, (text for path in texts for text in documents(path))) for run in runs}
     value = {**origin(), "texts": [str(path) for path in texts], "scores": {name: asdict(one) for name, one in found.items()}}
-    if out:
-        write_json(out, value)
-    if json:
-        typer.echo(dumps(value, indent=2, ensure_ascii=False))
+    if _delivered(value, out, json):
         return
     columns = ["model", "tokens", "bytes", "loss", "perplexity", "bits per byte", "accuracy", "unknown"]
     rows = [[name, *("–" if cell is None else cell for cell in asdict(one).values())] for name, one in found.items()]

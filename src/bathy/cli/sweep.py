@@ -27,7 +27,7 @@ def sweep(
     grace: Annotated[int, typer.Option(min=2, help="Seconds without one after which its run is taken over.")] = 120,
     set_: Set = None,
 ) -> None:
-    """Train every point of a grid, with any number of workers on any machines; the same command again goes on.
+    """Train every point of a grid, with any number of workers on any machines; run again, the same command resumes.
 
     Example: bathy sweep configs/demo.toml --grid optim.lr=1e-4,2e-4,3e-4 --grid optim.beta2=0.99,0.999 --workers 2
     """

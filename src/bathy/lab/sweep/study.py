@@ -92,7 +92,7 @@ def work(sweep: Sweep, run: Runner, poll: float = 1.0) -> None:
             else:
                 time.sleep(poll)
     except _database_errors() as error:
-        raise TrainingError(f"{_storage_fault(sweep, error)}; the same command goes on where it stopped") from error
+        raise TrainingError(f"{_storage_fault(sweep, error)}; run the same command to resume") from error
 
 
 def next_state(study: Study, sweep: Sweep, silent: Silent) -> str:

@@ -34,7 +34,7 @@ def run_all(sweep: Sweep, config: Path, settings: Sequence[str], workers: int) -
         process.join()
     dead = sum(process.exitcode != 0 for process in processes)
     if dead == workers:
-        raise TrainingError("every worker of the sweep ended early; the same command goes on")
+        raise TrainingError("every worker of the sweep ended early; run the same command to resume")
     if dead:
         err.print(f"{dead} of {workers} workers ended early; the others took over")
 

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from bathy.core.cost import Operations, skeleton
 from bathy.core.transformer import Transformer, TransformerConfig
 from bathy.errors import DataError
-from bathy.tasks.entropy import unigram_entropy
+from bathy.tasks.entropy import hardly_uses, unigram_entropy
 from bathy.tasks.language.batches import WINDOWS, Batch, Hiding, Windows, check_length, in_order
 from bathy.tasks.language.config import Config
 from bathy.tasks.language.data import TextStream, open_stream
@@ -27,8 +27,8 @@ from bathy.tasks.language.sampling import Sampling, continued
 from bathy.tasks.models import advice_on_depth
 from bathy.train.task import Readings, Sketch, Task
 
-IGNORED, BEGUN = 0.05, 0.3
-"""Share of the improvement over guessing below which the context gap counts as none, and the least improvement for that."""
+IGNORED = 0.05
+"""Share of the improvement over guessing below which the context gap counts as none."""
 GAP_ROWS = 4
 """Every so many-th window of a validation batch is read a second time, with a wrong context."""
 
@@ -184,13 +184,8 @@ class Language(Task):
 
     def failing(self, readings: Readings) -> str:
         """That the model has improved on guessing and yet hardly uses what stands further away than one token."""
-        improvement, gap = self.chance() - readings["loss"], readings["context_gap"]
-        if improvement > BEGUN and gap < IGNORED * improvement:
-            return (
-                f"the model hardly uses its context: a wrong one costs {gap:.3f} of the {improvement:.2f} nats by which it "
-                "improves on guessing"
-            )
-        return ""
+        improvement = self.chance() - readings["loss"]
+        return hardly_uses("the model hardly uses its context", improvement, readings["context_gap"], IGNORED)
 
     def advice(self) -> str:
         """A scheme for depth, where the stack is plain Post-LN."""

@@ -17,6 +17,7 @@ from bathy.core.cost import TRAINING, Operations, skeleton
 from bathy.core.transformer import Transformer, TransformerConfig
 from bathy.errors import ConfigError, require
 from bathy.tasks import entropy
+from bathy.tasks.entropy import hardly_uses
 from bathy.tasks.models import advice_on_depth
 from bathy.tasks.special_tokens import PAD
 from bathy.tasks.translation.batches import Batch, Batches, open_splits, ordered
@@ -30,9 +31,8 @@ SENTENCES = 64
 """Sentences translated at a time."""
 LENGTH = 32
 """Tokens per sentence that a plan counts attention and activations with."""
-IGNORED, BEGUN = 0.1, 0.3
-"""Share of the improvement over guessing below which the source gap counts as none, and the least improvement for that:
-healthy runs have a share of 0.2 and more by then."""
+IGNORED = 0.1
+"""Share of the improvement over guessing below which the source gap counts as none; healthy runs have 0.2 and more."""
 
 
 def make(config: Config) -> Translation:
@@ -146,13 +146,8 @@ class Translation(Task):
         A translation model uses the source soon after it has begun to learn. One whose encoder is dead learns the target
         language alone: its loss falls, and only the gap tells.
         """
-        improvement, gap = self.chance() - readings["loss"], readings["source_gap"]
-        if improvement > BEGUN and gap < IGNORED * improvement:
-            return (
-                f"the decoder hardly uses the source: a wrong source costs {gap:.3f} of the {improvement:.2f} nats by which "
-                "it improves on guessing"
-            )
-        return ""
+        improvement = self.chance() - readings["loss"]
+        return hardly_uses("the decoder hardly uses the source", improvement, readings["source_gap"], IGNORED)
 
     def advice(self) -> str:
         """A scheme for depth, where a stack is plain Post-LN."""
