@@ -79,7 +79,8 @@ def measure_opening(folder: Path, pairs: int) -> None:
 def measure_batches(folder: Path) -> None:
     rng = np.random.default_rng(1)
     write_manifest(folder, SMALL, {side: dense_side(folder, side, SMALL, rng) for side in ("source", "target")})
-    checked, known = [], []
+    checked: list[float] = []
+    known: list[float] = []
     for _ in range(ROUNDS):
         stream = Batches([Split(folder, "train")], 4096, seed=1)
         plan = stream.plan()
