@@ -131,7 +131,9 @@ class Behaviour(Recorder):
         """Numbers in `norms` of those that read a whole site's output and not the next site's input: heads, not layers."""
         self.final: Counter[str] = Counter()
         self.stream: Tensor | None = None
-        """What the site before gave."""
+        """What the last site gave, …"""
+        self.giver: Site | None = None
+        """… and which one it was."""
         self.heads: set[str] = set()
         """Sites after whose sum a matrix ran."""
         self.inside: Site | None = None
@@ -142,7 +144,7 @@ class Behaviour(Recorder):
         if moment == "input":
             self.inside, self.summed = site, False
         if moment == "output":
-            self.stream = x
+            self.stream, self.giver = x, site
             return
         self.now.setdefault(site, {})[moment] = real(x, self.subject.real.of(site, x))
         if moment == "sum":
@@ -171,8 +173,9 @@ class Behaviour(Recorder):
     def _norm(self, name: str, module: nn.Module, args: Any, output: Any) -> None:
         self.norms.append((name, self.inside, self.inside in self.gives, self.summed))
         x = args[0] if args and isinstance(args[0], Tensor) else None
-        if self.summed and self.inside and x is not None and self.stream is not None and x.numel() == self.stream.numel():
-            last = torch.equal(x.reshape(-1), self.stream.reshape(-1))
+        given = self.stream if self.giver is self.inside else None
+        if self.summed and self.inside and x is not None and given is not None and x.numel() == given.numel():
+            last = torch.equal(x.reshape(-1), given.reshape(-1))
             self.final[self.inside.name] += last
             self.aside |= {len(self.norms) - 1} if last else set()
 
