@@ -20,7 +20,8 @@ with joined() as world:
     for until in map(int, sys.argv[3:]):
         state = fit(Parity(corrupt=171), RECOVERS, sys.argv[2], world, until=until)
     weights = sum(float(parameter.double().sum()) for parameter in state.model.parameters())
-    open(f"{sys.argv[2]}/rank{world.rank}", "w").write(repr((weights, [(one.change, one.at, one.skip) for one in state.recoveries])))
+    attempts = [(one.change, one.at, one.skip) for one in state.recoveries]
+    open(f"{sys.argv[2]}/rank{world.rank}", "w").write(repr((weights, attempts)))
 """
 
 

@@ -157,7 +157,8 @@ def odd_gammas(found: Signature) -> Iterator[Deviation]:
 
 def clones(found: Signature) -> Iterator[Deviation]:
     """Layers that start as copies, and layers of which some, not all, are one and the same."""
-    if 0 < len(found.ties) <= FEW * len(found.sites):
+    declared = all(site.declared for site in found.sites)  # others may use a layer twice on purpose
+    if declared and 0 < len(found.ties) <= FEW * len(found.sites):
         first, second = found.ties[0]
         yield deviation("tied_layers", second, f"has the matrices of {first}", "matrices of its own")
     if found.clones:
