@@ -5,12 +5,16 @@ Only this file asks for device, precision and mode; each kernel beside it has bo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 PLAIN = (Tensor, nn.Parameter)
 """Tensors without a mind of their own; a subclass, such as a shard, may compute in its own way."""
+_by_modules: list[bool] = []
 
 
 def _on_cpu(x: Tensor) -> bool:
@@ -40,10 +44,20 @@ def own_attention(q: Tensor, rate: float) -> bool:
     return slow and _on_cpu(q)
 
 
+@contextmanager
+def by_modules() -> Iterator[None]:
+    """A block in which no sub-layer is fused: what a benchmark compares with."""
+    _by_modules.append(True)
+    try:
+        yield
+    finally:
+        _by_modules.pop()
+
+
 def own_sublayer(x: Tensor, *others: Tensor | None) -> bool:
     """In training on a CPU, in one precision throughout, while nobody looks at single operations: torch.compile, a dispatch
     mode that records them, or a transform of torch.func."""
-    if not (torch.is_grad_enabled() and _on_cpu(x) and x.numel()) or torch.is_autocast_enabled("cpu"):
+    if _by_modules or not (torch.is_grad_enabled() and _on_cpu(x) and x.numel()) or torch.is_autocast_enabled("cpu"):
         return False
     looked_at = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
     if looked_at or torch._C._functorch.peek_interpreter_stack() is not None or not x.dtype.is_floating_point:

@@ -8,14 +8,17 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any, cast
 
 import torch
 
 from bathy import console
+from bathy.kernels.choose import by_modules
 from bathy.kernels.memory import hold_memory
+from bathy.lab.bench import interleaved, ratio
 from bathy.lab.bench.data import CACHE, prepare_data
 from bathy.tasks import make_task, read_config
 from bathy.tasks.translation.batches import Batches
@@ -35,6 +38,7 @@ CASES: dict[str, dict[str, Any]] = {
     "radam, dropout .3/.1/.1": {"model.attention_dropout": 0.1, "model.activation_dropout": 0.1},
 }
 DEPTHS = (6, 12, 25, 50, 100)
+WIDTHS = (64, 128, 512)
 VOCAB = 8000
 WARM = 4
 """Updates before the clock runs: memory has grown to its size then."""
@@ -73,7 +77,18 @@ def run(data: Path | None, quick: bool) -> dict[str, Any]:
     shown = [(f"{n}L-{n}L", seconds, 1000 * seconds / (2 * n)) for n, seconds in depth.items()]
     title = "step time and depth: width 64, 1024 tokens, admin"
     console.out.print(console.table(title, ["model", "CPU-s/update", "CPU-ms/layer"], shown))
-    return {"speed": {name: asdict(speed) for name, speed in speeds.items()}, "depth": depth}
+    fused = _fused(folder, WIDTHS[:1] if quick else WIDTHS, 1 if quick else 18, 2 if quick else 20)
+    shown = [(f"width {width}", 1000 * one, 1000 * other, *numbers) for width, (one, other, numbers) in fused.items()]
+    columns = [
+        "18L-18L, 1024 tokens, dropout .1/.1/.1",
+        "fused, CPU-ms",
+        "modules, CPU-ms",
+        "modules / fused",
+        "95 % from",
+        "to",
+    ]
+    console.out.print(console.table("an update with fused sub-layers and with modules, in turns", columns, shown))
+    return {"speed": {name: asdict(speed) for name, speed in speeds.items()}, "depth": depth, "fused": fused}
 
 
 def _apart(folder: Path, changes: dict[str, Any], updates: int, ranks: int = 1) -> Speed:
@@ -120,6 +135,27 @@ def _by_depth(folder: Path, depths: tuple[int, ...]) -> dict[int, float]:
         config = _config(folder, SETTINGS | sizes | {"train.tokens": 1024})
         state = begin(make_task(config), config, CACHE / "none", World())
         result[layers] = min(_time_update(config, state) for _ in range(4))
+    return result
+
+
+def _fused(
+    folder: Path, widths: tuple[int, ...], layers: int, rounds: int
+) -> dict[int, tuple[float, float, tuple[float, ...]]]:
+    """For each width, CPU seconds of an update with fused sub-layers and with modules, and the paired ratio's interval."""
+    result = {}
+    for width in widths:
+        sizes = {"model.encoder_layers": layers, "model.decoder_layers": layers, "model.width": width, "model.ffn": 4 * width}
+        rates = dict.fromkeys(("model.dropout", "model.attention_dropout", "model.activation_dropout"), 0.1)
+        config = _config(folder, SETTINGS | sizes | rates | {"train.tokens": 1024})
+        state = begin(make_task(config), config, CACHE / "none", World())
+
+        def modules(config: Config = config, state: State = state) -> None:
+            with by_modules():
+                _time_update(config, state)
+
+        seconds = interleaved({"fused": partial(_time_update, config, state), "modules": modules}, rounds)
+        medians = median(seconds["fused"]), median(seconds["modules"])
+        result[width] = (*medians, ratio(seconds["modules"], seconds["fused"]))
     return result
 
 
