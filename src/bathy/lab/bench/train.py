@@ -78,7 +78,7 @@ def run(data: Path | None, quick: bool) -> dict[str, Any]:
     title = "step time and depth: width 64, 1024 tokens, admin"
     console.out.print(console.table(title, ["model", "CPU-s/update", "CPU-ms/layer"], shown))
     fused = _fused(folder, WIDTHS[:1] if quick else WIDTHS, 1 if quick else 18, 2 if quick else 20)
-    shown = [(f"width {width}", 1000 * one, 1000 * other, *numbers) for width, (one, other, numbers) in fused.items()]
+    compared = [(f"width {width}", 1000 * one, 1000 * other, *numbers) for width, (one, other, numbers) in fused.items()]
     columns = [
         "18L-18L, 1024 tokens, dropout .1/.1/.1",
         "fused, CPU-ms",
@@ -87,7 +87,7 @@ def run(data: Path | None, quick: bool) -> dict[str, Any]:
         "95 % from",
         "to",
     ]
-    console.out.print(console.table("an update with fused sub-layers and with modules, in turns", columns, shown))
+    console.out.print(console.table("an update with fused sub-layers and with modules, in turns", columns, compared))
     return {"speed": {name: asdict(speed) for name, speed in speeds.items()}, "depth": depth, "fused": fused}
 
 
@@ -142,7 +142,7 @@ def _fused(
     folder: Path, widths: tuple[int, ...], layers: int, rounds: int
 ) -> dict[int, tuple[float, float, tuple[float, ...]]]:
     """For each width, CPU seconds of an update with fused sub-layers and with modules, and the paired ratio's interval."""
-    result = {}
+    result: dict[int, tuple[float, float, tuple[float, ...]]] = {}
     for width in widths:
         sizes = {"model.encoder_layers": layers, "model.decoder_layers": layers, "model.width": width, "model.ffn": 4 * width}
         rates = dict.fromkeys(("model.dropout", "model.attention_dropout", "model.activation_dropout"), 0.1)
