@@ -23,7 +23,7 @@ def distil(
 ) -> None:
     """Translate the training sources with a teacher, then prepare and train a student on them. Stopped, it resumes.
 
-    Example: bathy distil student.toml --teacher runs/deep --raw raw/multi30k --run runs/student
+    Example: bathy distil configs/multi30k_student.toml --teacher runs/multi30k_teacher --raw raw/multi30k
     """
     from bathy.settings import change
     from bathy.tasks import read_config
