@@ -113,6 +113,7 @@ class Monitor:
                 append(self._file, [], origin(name=self.name, every=self.every))
         hook = self.model.register_forward_pre_hook(self._before_forward, with_kwargs=True)
         self._open.callback(hook.remove)
+        self._open.callback(self.model.register_forward_hook(self._after_forward).remove)
         if self.optimizer:
             self._open.callback(self.optimizer.register_step_pre_hook(self._before_update).remove)
         self._prepare()
@@ -219,6 +220,10 @@ class Monitor:
     def _before_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._sample and self._sample.real is None and torch.is_grad_enabled():
             self.watch(dict(inspect.signature(module.forward).bind(*args, **kwargs).arguments))
+
+    def _after_forward(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if self._sample:
+            self._sample.hear_output(output)
 
     def _before_update(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._steps_taken += 1

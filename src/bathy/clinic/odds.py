@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from bathy.clinic.readings import Reading, groups, select
-from bathy.clinic.rehearsal import Rehearsal
-from bathy.clinic.rules.rows import amplified
+from bathy.clinic.rehearsal import Point
 
 LEAST = 1e-12
 """Token variance that stands for none, and for a loss that is not finite."""
@@ -27,27 +25,28 @@ BROKEN = 0.999
 Features = dict[str, float]
 
 
-def features(rehearsal: Rehearsal, updates: int, warmup: int) -> Features:
+def features(points: Sequence[Point], updates: int, warmup: float) -> Features:
     """What a forecast rests on, after that many updates at the peak rate.
 
     tokens: log10 of the token variance at the last site of a stack, the lowest of all stacks (without sites, of the output);
     lowest: the same over all sites; amplification: log10 Σβ², the largest of all stacks; growth: log10 of Σβ² over its first
     value; information: log10 of the nats by which the output depends on the input; rise: nats by which the loss is above its
-    first; warmup: log10(1 + warm-up updates); broken: 1 where the loss became non-finite, else 0.
+    first; drift: log10 of how far the matrices have moved; gradient: log10 of the gradient's norm over its first;
+    warmup: log10(1 + warm-up updates); broken: 1 where the loss became non-finite, else 0.
     """
-    rows = rehearsal.readings
-    reached = max((row.step for row in rows), default=0)
-    finite = len(rehearsal.losses) > updates and all(map(math.isfinite, rehearsal.losses[: updates + 1]))
-    step = min(updates, reached)
-    last, lowest = _token_variances(rows, step)
-    now, start = (_amplification(rows, at) for at in (step, 0))
+    finite = len(points) > updates and all(math.isfinite(point.loss) for point in points[: updates + 1])
+    start, now = points[0], points[min(updates, len(points) - 1)]
+    before = points[max(0, min(updates, len(points)) - 1)]  # the last point is read without a backward pass
+    last, lowest = _token_variances(now)
     found = {
         "tokens": math.log10(_clamped(last if finite else 0.0, LEAST)),
         "lowest": math.log10(_clamped(lowest if finite else 0.0, LEAST)),
-        "amplification": math.log10(_clamped(now if finite else MOST, 1e-3)),
-        "growth": math.log10(_clamped(now if finite else MOST, 1e-3) / _clamped(start, 1e-3)),
-        "information": math.log10(_clamped(_information(rows, step) if finite else 0.0, 1e-9)),
-        "rise": max(-5.0, min(5.0, rehearsal.losses[step] - rehearsal.losses[0])) if finite else 5.0,
+        "amplification": math.log10(_clamped(_amplification(now) if finite else MOST, 1e-3)),
+        "growth": math.log10(_clamped(_amplification(now) if finite else MOST, 1e-3) / _clamped(_amplification(start), 1e-3)),
+        "information": math.log10(_clamped(_information(now) if finite else 0.0, 1e-9)),
+        "rise": max(-5.0, min(5.0, now.loss - start.loss)) if finite else 5.0,
+        "drift": math.log10(_clamped(now.drift if finite else MOST, 1e-9)),
+        "gradient": math.log10(_clamped(before.gradient or 0.0, 1e-9) / _clamped(start.gradient or 0.0, 1e-9)),
         "warmup": math.log10(1 + warmup),
         "broken": float(not finite),
     }
@@ -58,25 +57,23 @@ def _clamped(value: float, least: float) -> float:
     return min(MOST, max(least, value)) if math.isfinite(value) else least
 
 
-def _token_variances(rows: list[Reading], step: int) -> tuple[float, float]:
+def _token_variances(point: Point) -> tuple[float, float]:
     """Token variance at the last site and the lowest at any site, the lowest of all stacks; else that of the output."""
-    own = select(rows, "token_variance", step=step)
-    if not own:
-        output = [row.value for row in select(rows, "output_token_variance", step=step)]
-        return (output[0], output[0]) if output else (1.0, 1.0)
-    last = [max(stack, key=lambda row: row.index).value for _, stack in groups(own, "stack")]
-    return min(last), min(row.value for row in own)
+    if not point.stacks:
+        output = 1.0 if point.output is None else point.output
+        return output, output
+    return min(values[1] for values in point.stacks.values()), min(values[2] for values in point.stacks.values())
 
 
-def _information(rows: list[Reading], step: int) -> float:
+def _information(point: Point) -> float:
     """Nats by which the output depends on the input; token variance of the output where it is one number."""
-    found = select(rows, "information", step=step) or select(rows, "output_token_variance", step=step)
-    return found[0].value if found else 1.0
+    given = (value for value in (point.information, point.output) if value is not None)
+    return next(given, 1.0)
 
 
-def _amplification(rows: list[Reading], step: int) -> float:
+def _amplification(point: Point) -> float:
     """The largest Σβ² of all stacks; 1 where no branch can be watched."""
-    return max(amplified(select(rows, "branch_share", step=step)).values(), default=1.0)
+    return max((values[0] for values in point.stacks.values()), default=1.0)
 
 
 @dataclass(frozen=True)

@@ -115,9 +115,9 @@ def _outlook(stand_in: StandIn, remedy: str, lr: float, warmup: int, look: Look)
     def failure(rate: float) -> float:
         if rate not in rehearsals:
             rehearsals[rate] = stand_in.rehearse(rate, odds.updates)
-        return odds.failure(features(rehearsals[rate], odds.updates, warmup))
+        return odds.failure(features(rehearsals[rate].points, odds.updates, warmup))
 
-    outlook = Outlook(remedy, failure(lr), features=features(rehearsals[lr], odds.updates, warmup))
+    outlook = Outlook(remedy, failure(lr), features=features(rehearsals[lr].points, odds.updates, warmup))
     if look == "largest rate":
         outlook = _with_largest_rate(outlook, lr, failure, MOST_STEPS // odds.updates - 1)
     tried = {rate: failure(rate) for rate in sorted(rehearsals)}

@@ -19,11 +19,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bathy.clinic.exams.activations import site_rows, statistics
-from bathy.clinic.losses import Loss, first_tensor, loss_for
-from bathy.clinic.measures import token_variance
+from bathy.clinic.losses import Loss, loss_for
+from bathy.clinic.outputs import output_rows
 from bathy.clinic.probe import Labelled, discover, own_gradients, own_weights, watching
-from bathy.clinic.readings import Reading, select
-from bathy.errors import BatchError, ModelError
+from bathy.clinic.readings import Reading, groups, select
+from bathy.clinic.rules.rows import amplified
+from bathy.errors import ModelError
 from bathy.sites.batch import Batch, call, on_device_of, undisturbed
 from bathy.sites.real_tokens import RealTokens
 from bathy.sites.site import Moment, Site
@@ -69,6 +70,42 @@ class Rehearsal:
         return [row.value for row in select(self.readings, quantity, step=step)]
 
 
+    @property
+    def points(self) -> list[Point]:
+        """What moves, one point for each number of updates from 0 on."""
+        return [point_of(select(self.readings, step=step), loss) for step, loss in enumerate(self.losses)]
+
+
+@dataclass(frozen=True)
+class Point:
+    """What a rehearsal reads of the model after some updates: few numbers, which a forecast rests on."""
+
+    loss: float
+    stacks: dict[str, list[float]]
+    """By stack: Σβ², token variance at the last site, the lowest at any site, at the stack's input (1 where unknown)."""
+    output: float | None = None
+    """Token variance of what the model returns."""
+    information: float | None = None
+    """Nats by which what it returns depends on what it is given."""
+    gradient: float | None = None
+    """Norm of the gradient."""
+    drift: float = 0.0
+    """Mean over the matrices of ‖W − W_0‖/‖W_0‖."""
+
+
+def point_of(rows: Sequence[Reading], loss: float) -> Point:
+    """The point of one step's rows."""
+    first = {row.quantity: row.value for row in reversed(rows)}
+    shares = amplified(select(rows, "branch_share"))
+    entries = {row.stack: row.value for row in select(rows, "input_token_variance")}
+    stacks = {}
+    for (stack,), own in groups(select(rows, "token_variance"), "stack"):
+        last = max(own, key=lambda row: row.index).value
+        stacks[stack] = [shares.get(stack, 1.0), last, min(row.value for row in own), entries.get(stack, 1.0)]
+    named = {name: first.get(name) for name in ("information", "gradient")}
+    return Point(loss, stacks, first.get("output_token_variance"), **named, drift=first.get("drift", 0.0))
+
+
 class StandIn:
     """A copy of the model on which updates are rehearsed."""
 
@@ -95,15 +132,19 @@ class StandIn:
         rows: list[Reading] = []
         with self._restored():
             optimizer = steady(self.recipe.make_optimizer(self.model, lr))
+            start = [(p, p.detach().clone(), p.detach().norm()) for p in self.model.parameters() if p.dim() > 1]
             for step in range(updates + 1):
                 item = self.recipe.batches[step % len(self.recipe.batches)]
                 with torch.set_grad_enabled(step < updates):
                     loss = self._read(item, step, rows)
                 losses.append(float(loss.detach()))
+                rows.append(Labelled(label={"step": step}).reading("rehearsal", "drift", drift(start)))
                 if step == updates or not math.isfinite(losses[-1]):
                     break
                 optimizer.zero_grad()
                 loss.backward()
+                norm = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
+                rows.append(Labelled(label={"step": step}).reading("rehearsal", "gradient", norm))
                 optimizer.step()
                 self.steps += 1
         return Rehearsal(lr, losses, rows)
@@ -116,15 +157,16 @@ class StandIn:
         label = Labelled(label={"step": step})
 
         def watch(site: Site, moment: Moment, x: Tensor) -> None:
-            with torch.no_grad():
-                seen.setdefault(site, {})[moment] = statistics(x, real.of(site, x))
+            if moment != "input" or site.index == 1:
+                with torch.no_grad():
+                    seen.setdefault(site, {})[moment] = statistics(x, real.of(site, x))
 
         def returned(module: nn.Module, args: Any, output: Any) -> None:
-            rows.extend(_of_output(label, output))
+            rows.extend(output_rows(label, "rehearsal", output))
 
         handle = self.model.register_forward_hook(returned)
         try:
-            with watching(self.sites, watch, "branch", "sum", "output"):
+            with watching(self.sites, watch, "input", "branch", "sum", "output"):
                 loss = self.recipe.objective(self.model, item)
         finally:
             handle.remove()
@@ -147,31 +189,16 @@ class StandIn:
             yield
 
 
+@torch.no_grad()
+def drift(start: Sequence[tuple[Tensor, Tensor, Tensor]]) -> float:
+    """Mean of ‖W − W_0‖/‖W_0‖ over (matrix, its first values, their norm); matrices that start at zero have none."""
+    shares = [(now - before).norm() / norm for now, before, norm in start if norm > 0]
+    return float(torch.stack(shares).mean()) if shares else 0.0
+
+
 def steady(optimizer: Optimizer) -> Optimizer:
     """The optimiser as it is later in training: RAdam without the warm-up that is built into it, which is AdamW."""
     if not isinstance(optimizer, torch.optim.RAdam):
         return optimizer
     kept = ("params", "lr", "betas", "eps", "weight_decay")
     return torch.optim.AdamW([{key: group[key] for key in kept} for group in optimizer.param_groups])
-
-
-def information(vectors: Tensor) -> Tensor:
-    """Mean over tokens of KL(softmax(y_t) ‖ their mean): nats by which what the model says depends on what it is given."""
-    logs = vectors.log_softmax(-1)
-    mean = logs.logsumexp(0) - math.log(len(logs))
-    return (logs.exp() * (logs - mean)).sum(-1).mean()
-
-
-def _of_output(label: Labelled, output: Any) -> list[Reading]:
-    """Token variance and information of what the model returns, where it returns several vectors."""
-    try:
-        y = first_tensor(output if isinstance(output, dict | tuple | list) else getattr(output, "logits", output))
-    except BatchError:
-        return []
-    vectors = y.detach().float().flatten(0, -2) if y.dim() > 1 else y.detach().float()[:, None]
-    if len(vectors) < 2:
-        return []
-    found = [label.reading("rehearsal", "output_token_variance", token_variance(vectors))]
-    if vectors.shape[1] > 1:
-        found.append(label.reading("rehearsal", "information", information(vectors)))
-    return found

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from bathy.clinic.exams.activations import site_rows, statistics
+from bathy.clinic.outputs import output_rows
 from bathy.clinic.probe import Labelled, watching
 from bathy.clinic.readings import Reading
 from bathy.core.residual import Matrix
@@ -41,6 +44,7 @@ class Sample:
         self.limits: dict[Site, float] = {}
         self.gradients: dict[Site, Tensor] = {}
         self.weight_gradients: dict[tuple[Site, str], Tensor] = {}
+        self.output: list[Reading] = []
         self._hooks = ExitStack()
         self._hooks.enter_context(watching(sites, self._hear, *MOMENTS))
 
@@ -58,6 +62,11 @@ class Sample:
         if moment == "output" and x.requires_grad and site not in self.gradients:
             self.gradients[site] = x.new_full((), math.nan)
             x.register_hook(lambda grad: self.gradients.__setitem__(site, grad.detach().float().norm()))
+
+    def hear_output(self, output: Any) -> None:
+        """Read what the model returns, the first time."""
+        if not self.output and torch.is_grad_enabled():
+            self.output = output_rows(Labelled(), "monitor", output)
 
     def hear_gradients(self) -> None:
         """Take the norms of the matrices' gradients, just before the optimiser reads them."""
@@ -86,7 +95,7 @@ class Sample:
                 result.append(label.reading("gradients", "gradient", self.gradients[site], site))
             for matrix in site.matrices:
                 result += self._matrix_rows(label, site, matrix)
-        return result + list(self._outside_rows(label))
+        return result + list(self._outside_rows(label)) + [replace(row, **label.label) for row in self.output]
 
     def _matrix_rows(self, label: Labelled, site: Site, matrix: Matrix) -> Iterator[Reading]:
         before, after = self.before.get((site, matrix.role)), held(matrix)

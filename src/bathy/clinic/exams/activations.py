@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from bathy.clinic.losses import first_tensor
 from bathy.clinic.measures import real, token_variance
+from bathy.clinic.outputs import output_rows
 from bathy.clinic.probe import Labelled, Recorder, Subject, unwatched
 from bathy.clinic.readings import Reading
-from bathy.errors import BatchError
 from bathy.sites.site import Moment, Site
 
 
@@ -42,19 +39,7 @@ def activations(subject: Subject) -> list[Reading]:
     for site in subject.sites:
         found = {moment: scales.seen[site, moment].tolist() for moment in Scales.moments if (site, moment) in scales.seen}
         result += site_rows(subject, site, found, scales.limits.get(site, math.inf))
-    return result + [subject.reading("activations", "output_token_variance", value) for value in _of_output(subject.output)]
-
-
-def _of_output(output: Any) -> list[float]:
-    """Token variance of what the model returns; nothing where that is one vector, or all zeros as some models start."""
-    try:
-        y = first_tensor(output).detach().float()
-    except BatchError:
-        return []
-    if not y.dim():  # a loss, which comes first in some models' outputs
-        return []
-    vectors = y.flatten(0, -2) if y.dim() > 1 else y[:, None]
-    return [float(token_variance(vectors))] if len(vectors) > 1 and bool(vectors.any()) else []
+    return result + output_rows(subject, "activations", subject.output)
 
 
 def statistics(x: Tensor, rows: Tensor | None) -> Tensor:

@@ -1,36 +1,51 @@
-"""The grid: designs drawn by seed, and for each the rates by which bisection brackets the largest that trains."""
+"""The grid: designs drawn by seed, each at the same plain rates; whole families are held out from the start."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bathy.lab.bench.predict.models import Design
 from bathy.lab.bench.predict.text import Kind
 
-RATES = tuple(1e-4 * 10 ** (i / 4) for i in range(11))
-"""1e-4 to 3.2e-2, each 1.78 times the one before."""
-STEPS = 120
-WARMUPS = (1, 8, 16, 32)
-BETAS2 = (0.98, 0.98, 0.999, 0.95)
-OPTIMIZERS = ("Adam", "Adam", "AdamW", "AdamW", "RAdam")
-DEEP = (2, 4, 4, 6, 6, 8, 8, 8, 12, 12, 12, 16, 16, 16, 24, 24, 32, 32, 48, 64)
+RATES = tuple(10 ** (i / 2 - 4) for i in range(6))
+"""1e-4 to 3.2e-2, half a decade apart."""
+STEPS, LONG = 120, 1_000
+WARMUPS = (1, 1, 10, 40)
+BETAS2 = (0.95, 0.98, 0.98, 0.999)
+OPTIMIZERS = ("Adam", "Adam", "Adam", "AdamW", "AdamW", "AdamW", "NAdam", "RAdam")
+DEPTHS = (2, 2, 4, 4, 6, 6, 6, 8, 8, 8, 12, 12, 12, 16, 16, 24, 32, 48, 64)
 """Layers to draw from; deep models take their time and are rarer."""
+DEEP = 16
+"""Layers from which the lowest rate is run, too: shallower models are too slow there to decide anything."""
 SCHEMES = {
-    "post_ln": 6, "pre_ln": 4, "admin": 5, "deepnorm": 3, "rezero": 2, "rezero_post_ln": 2, "fixup": 2, "t_fixup": 2,
+    "post_ln": 5, "pre_ln": 3, "admin": 4, "deepnorm": 2, "rezero": 2, "rezero_post_ln": 2, "fixup": 2, "t_fixup": 2,
     "sub_ln": 2, "layer_scale": 2, "peri_ln": 2, "admin_constant": 2, "layer_norm_scaling": 2, "keel": 2, "looklinear": 2,
     "admin_rescaled": 2,
 }  # fmt: skip
 """Designs of each of our schemes."""
 OTHERS: dict[str, tuple[tuple[Kind, ...], tuple[str, ...]]] = {
-    "torch_post": (("causal", "masked", "translation"), ("", "", "admin")),
-    "torch_pre": (("causal", "masked", "translation"), ("", "scaled_init")),
-    "gpt2": (("causal",) * 4, ("", "scaled_init")),
-    "bert": (("masked",) * 3, ("", "", "admin")),
-    "llama": (("causal",) * 4, ("", "scaled_init")),
+    "torch_post": (("causal", "masked", "translation"), ("", "admin")),
+    "torch_pre": (("causal", "translation"), ("", "scaled_init")),
+    "gpt2": (("causal", "causal"), ("", "scaled_init")),
+    "bert": (("masked", "masked"), ("", "admin")),
+    "llama": (("causal", "causal"), ("", "scaled_init")),
 }
 """Kinds of text and remedies of each family that is not ours."""
+LARGER: tuple[tuple[str, Kind, int], ...] = (
+    ("post_ln", "multi30k", 12), ("admin", "multi30k", 12), ("gpt2", "causal", 6), ("torch_post", "causal", 6),
+    ("pre_ln", "multi30k", 6), ("torch_post", "multi30k", 6),
+)  # fmt: skip
+"""Family, text and layers of the larger part: width 256 and 1,000 updates, Multi30k and Python source."""
+LARGER_RATES = (RATES[2], RATES[3], RATES[4])
+
+
+def held_out(seed: int = 0) -> set[str]:
+    """Families that nothing is chosen on: five of our schemes, one of torch's two and one of Hugging Face's three."""
+    draw = random.Random(f"held out {seed}")
+    parts = ((sorted(SCHEMES), 5), (["torch_post", "torch_pre"], 1), (["bert", "gpt2", "llama"], 1))
+    return {family for families, count in parts for family in draw.sample(families, count)}
 
 
 @dataclass(frozen=True)
@@ -47,11 +62,11 @@ class Run:
     @property
     def key(self) -> str:
         """What names the run in a file."""
-        return f"{self.design.name} {self.optimizer} lr {self.lr:.2e} warm-up {self.warmup} β2 {self.beta2}"
+        return f"{self.design.name} {self.optimizer} lr {self.lr:.2e} warm-up {self.warmup} β2 {self.beta2} {self.steps}"
 
 
 def designs(seed: int = 0) -> list[Design]:
-    """All designs, drawn and shuffled by seed; the deepest come last, because they take half of the time."""
+    """All designs, drawn and shuffled by seed; the deepest, which take half of the time, come last."""
     draw = random.Random(seed)
     kinds: tuple[Kind, ...] = ("causal", "masked", "translation")
     chosen: list[tuple[str, Kind, str]] = []
@@ -65,28 +80,28 @@ def designs(seed: int = 0) -> list[Design]:
 
 
 def _design(draw: random.Random, family: str, kind: Kind, remedy: str, seed: int) -> Design:
-    depth = draw.choice(DEEP)
-    widths = [width for width in (32, 32, 64, 64, 128) if depth * width <= 1024 or width == 32]
+    depth = draw.choice(DEPTHS)
+    widths = [width for width in (32, 32, 64, 128) if depth * width <= 512 or width == 32]
     return Design(family, kind, depth, draw.choice(widths), remedy, seed)
 
 
-def settings(design: Design) -> tuple[int, float, str]:
-    """Warm-up, β2 and optimiser of a design's runs, drawn by its name."""
+def runs_of(design: Design) -> Iterator[Run]:
+    """The design's runs at all rates; warm-up, β2 and optimiser are drawn by its name."""
     draw = random.Random(design.name)
-    return draw.choice(WARMUPS), draw.choice(BETAS2), draw.choice(OPTIMIZERS)
+    warmup, beta2, optimizer = draw.choice(WARMUPS), draw.choice(BETAS2), draw.choice(OPTIMIZERS)
+    beta2 = min(beta2, 0.98) if optimizer == "RAdam" else beta2  # with 0.999 its own warm-up outlasts the run
+    for rate in RATES[design.depth < DEEP :]:
+        yield Run(design, rate, warmup, beta2, optimizer)
 
 
-def run_at(design: Design, rate: int) -> Run:
-    """The design's run at one of RATES."""
-    warmup, beta2, optimizer = settings(design)
-    return Run(design, RATES[rate], warmup, beta2, optimizer)
+def small(seed: int = 0) -> Iterator[Run]:
+    """The runs of the grid, design by design."""
+    for design in designs(seed):
+        yield from runs_of(design)
 
 
-def next_rate(design: Design, failed: Mapping[int, bool], once_more: bool) -> int | None:
-    """The next rate to run, given which have failed: bisection, then `once_more` at a rate by chance; nothing when done."""
-    low = max((rate for rate, fail in failed.items() if not fail), default=-1)
-    high = min((rate for rate, fail in failed.items() if fail and rate > low), default=len(RATES))
-    if high - low > 1:
-        return (low + high) // 2
-    chance = random.Random(f"{design.name} once more").randrange(len(RATES))
-    return chance if once_more and chance not in failed else None
+def larger() -> Iterator[Run]:
+    """The runs of the larger part."""
+    for rate in LARGER_RATES:
+        for number, (family, kind, depth) in enumerate(LARGER):
+            yield Run(Design(family, kind, depth, 256, "", 100 + number), rate, 100, 0.98, "Adam", LONG)

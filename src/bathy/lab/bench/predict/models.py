@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import bathy
 from bathy.errors import require
-from bathy.lab.bench.predict.text import PAD, Example, Kind, vocabulary
+from bathy.lab.bench.predict.text import PAD, PAIRS, Example, Kind, vocabulary
 
 LONGEST = 64
 """Positions that every model has."""
@@ -55,7 +55,7 @@ class Design:
 def native(design: Design) -> nn.Module:
     """One of our models."""
     half = design.depth // 2
-    layers = {"causal": (0, design.depth), "masked": (design.depth, 0), "translation": (design.depth - half, half)}[design.kind]
+    layers = {"causal": (0, design.depth), "masked": (design.depth, 0)}.get(design.kind, (design.depth - half, half))
     return bathy.Transformer(
         bathy.TransformerConfig(
             vocab=vocabulary(design.kind), width=design.width, ffn=4 * design.width, heads=heads(design.width),
@@ -78,7 +78,7 @@ class Torch(nn.Module):
         self.embedding, self.positions = nn.Embedding(vocab, width), nn.Embedding(LONGEST, width)
         self.output, self.causal = nn.Linear(width, vocab), design.kind == "causal"
         parts: dict[str, Any] = {"dropout": 0.0, "batch_first": True, "norm_first": norm_first}
-        if design.kind == "translation":
+        if design.kind in PAIRS:
             half = design.depth // 2
             self.body: nn.Module = nn.Transformer(width, heads(width), design.depth - half, half, 4 * width, **parts)
         else:

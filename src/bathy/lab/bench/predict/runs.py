@@ -1,51 +1,49 @@
-"""Make the runs of the grid: train, read the monitor's samples, append what came out as one JSON line a run."""
+"""Make the runs of the grid: rehearse, train, read the monitor's samples, append what came out as one JSON line a run."""
 
 from __future__ import annotations
 
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import cache
-from itertools import islice, product
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import bathy
 from bathy import console
-from bathy.clinic.odds import Features, features
-from bathy.clinic.readings import Reading, groups, select
-from bathy.clinic.rehearsal import Recipe, StandIn
+from bathy.clinic.readings import Reading, select
+from bathy.clinic.rehearsal import Point, Recipe, StandIn, point_of
 from bathy.clinic.rules import relative_updates
-from bathy.lab.bench.predict.grid import RATES, Run, designs, next_rate, run_at
+from bathy.clinic.rules.rows import update_ratios
+from bathy.lab.bench.others import autopsy
+from bathy.lab.bench.predict.grid import Run
 from bathy.lab.bench.predict.models import Design, objective
-from bathy.lab.bench.predict.outcome import Ending, settle
-from bathy.lab.bench.predict.text import Example, batches, unigram_entropy
+from bathy.lab.bench.predict.outcome import Ending
+from bathy.lab.bench.predict.text import PAIRS, Example, batches, unigram_entropy
 
-AFTER = (1, 2, 4, 8, 12, 16)
-"""Updates after which a rehearsal is read."""
-EVERY = 16
-"""Updates between two samples of the monitor, after 1, 2, 4 and 8."""
+REHEARSED = 20
+"""Updates of a rehearsal, each of which is recorded."""
+EVERY = 8
+"""Updates between two samples of the monitor, after 1, 2 and 4."""
 
 
-def make(path: Path, seconds: float = math.inf, seed: int = 0) -> None:
+def make(runs: Iterable[Run], path: Path, seconds: float = math.inf) -> None:
     """Make the runs that the file does not have yet, until the time is over."""
     start, known = time.monotonic(), read(path)
-    for once_more, design in product((False, True), designs(seed)):
-        endings = {i: ending_of(row) for i in range(len(RATES)) if (row := known.get(run_at(design, i).key))}
-        while (rate := next_rate(design, failed(endings), once_more)) is not None:
-            if time.monotonic() - start > seconds:
-                return
-            row = record(run_at(design, rate))
-            endings[rate] = ending_of(row)
-            known[row["key"]] = row
+    for run in runs:
+        if time.monotonic() - start > seconds:
+            return
+        if run.key not in known:
+            row = record(run)
             with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
-            console.err.print(f"{row['key']}: {endings[rate].outcome}, {row['seconds']:.0f} s")
+                file.write(json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n")
+            console.err.print(f"{row['key']}: {ending_of(row).outcome}, {row['seconds']:.0f} s")
 
 
 def read(path: Path) -> dict[str, dict[str, Any]]:
@@ -54,24 +52,10 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
     return {row["key"]: row for row in map(json.loads, lines)}
 
 
-def add_forecasts(path: Path, out: Path) -> None:
-    """The runs of a file with a forecast as it is made now, appended to another file unless they are there."""
-    known = read(out)
-    for key, row in read(path).items():
-        if key not in known:
-            with out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(rounded(row | {"forecast": forecast(run_of(row))}), ensure_ascii=False) + "\n")
-
-
 def run_of(row: dict[str, Any]) -> Run:
     """The settings of a recorded run."""
     own = {name: row[name] for name in ("lr", "warmup", "beta2", "optimizer", "steps")}
     return Run(Design(**row["design"]), **own)
-
-
-def failed(endings: Mapping[int, Ending]) -> dict[int, bool]:
-    """Which of a design's runs failed, by rate."""
-    return {rate: outcome == "fails" for rate, outcome in settle(endings).items()}
 
 
 def ending_of(row: dict[str, Any]) -> Ending:
@@ -80,48 +64,47 @@ def ending_of(row: dict[str, Any]) -> Ending:
     return Ending(row["ending"]["unigram"], held, row["ending"]["source_gap"])
 
 
-def record(run: Run) -> dict[str, Any]:
-    """Train; returns the run's settings, outcome, losses, gradient norms and samples."""
-    start = time.monotonic()
-    design = run.design
-    model = design.build(next(batches(design.kind, design.seed))).train()
-    optimizer = make_optimizer(run, model)
-    losses: list[float] = []
-    norms: list[float] = []
-    samples: list[dict[str, Any]] = []
-    held: list[tuple[float, float | None]] = []
+def record(run: Run, watched: bool = False) -> dict[str, Any]:
+    """Rehearse and train; returns settings, what the rehearsal read, how the run ended, and its trace for the monitor.
+
+    `watched`: also by torchmortem, which takes several times as long as the run.
+    """
+    start, design = time.process_time(), run.design
     example = next(batches(design.kind, design.seed))
-    with bathy.Monitor(model, optimizer=optimizer, every=EVERY, batch=example.inputs) as monitor:
+    model = design.build(example).train()
+    row: dict[str, Any] = {"key": run.key, **asdict(run), "points": [asdict(point) for point in rehearsed(run, model)]}
+    rehearsal = time.process_time() - start
+    optimizer = make_optimizer(run, model)
+    losses, norms, samples = list[float](), list[float](), list[dict[str, Any]]()
+    held: list[tuple[float, float | None]] = []
+    with (
+        autopsy(model, optimizer, watched) as post_mortem,
+        bathy.Monitor(model, optimizer=optimizer, every=EVERY, batch=example.inputs, on_warning=lambda _: None) as monitor,
+    ):
         for step, example in enumerate(islice(batches(design.kind, design.seed), run.steps), 1):
-            others = _others(model, monitor) if monitor.due(step) else {}
-            loss, norm = update(model, optimizer, example, run.lr * min(1.0, step / run.warmup))
+            loss, norm = update(model, optimizer, example, run.lr * min(1.0, step / run.warmup), post_mortem.step)
             losses.append(loss)
             norms.append(norm)
+            due = monitor.due(step)
             monitor.step(loss)
-            if others:
-                samples.append(sample(monitor.readings, step) | {"others": moved(others)})
+            if due:
+                samples.append(sample(monitor.readings, step))
             if not math.isfinite(loss):
                 break
             if step % (run.steps // 8) == 0:
                 held.append(look(model, design.kind))
-    row: dict[str, Any] = {"key": run.key, **asdict(run), "forecast": forecast(run)}
     ending = Ending(_unigram(design.kind), [h for h, _ in held], [g for _, g in held if g is not None])
-    row |= {
-        "ending": asdict(ending),
-        "warned": [[finding.step, finding.name] for finding in monitor.findings],
-        "samples": samples,
-    }
-    return rounded(row | {"losses": losses, "gradients": norms, "seconds": time.monotonic() - start})
+    warned = [[finding.step, finding.name] for finding in monitor.findings]
+    row |= {"ending": asdict(ending), "warned": warned, "torchmortem": post_mortem.findings(), "samples": samples}
+    spent = {"seconds": time.process_time() - start, "rehearsal_seconds": rehearsal}
+    return rounded(row | {"losses": losses, "gradients": norms, **spent})
 
 
-def forecast(run: Run) -> dict[int, Features]:
-    """What a rehearsal of the run, on other batches, reads after each number of updates; made on a fresh model."""
-    design = run.design
-    model = design.build(next(batches(design.kind, design.seed))).train()
-    examples = list(islice(batches(design.kind, design.seed + 5_000), 16))
+def rehearsed(run: Run, model: nn.Module) -> list[Point]:
+    """What a rehearsal of the run, on other batches, reads."""
+    examples = list(islice(batches(run.design.kind, run.design.seed + 5_000), REHEARSED))
     recipe = Recipe(examples, objective, lambda copied, lr: make_optimizer(run, copied), lambda example: example.inputs)
-    rehearsal = StandIn(model, recipe).rehearse(run.lr, max(AFTER))
-    return {updates: features(rehearsal, updates, run.warmup) for updates in AFTER}
+    return StandIn(model, recipe).rehearse(run.lr, REHEARSED).points
 
 
 def make_optimizer(run: Run, model: nn.Module) -> torch.optim.Optimizer:
@@ -131,8 +114,10 @@ def make_optimizer(run: Run, model: nn.Module) -> torch.optim.Optimizer:
     return getattr(torch.optim, run.optimizer)(model.parameters(), run.lr, betas=(0.9, run.beta2), **extra)
 
 
-def update(model: nn.Module, optimizer: torch.optim.Optimizer, example: Example, lr: float) -> tuple[float, float]:
-    """One update; the loss and the norm of the whole gradient."""
+def update(
+    model: nn.Module, optimizer: torch.optim.Optimizer, example: Example, lr: float, told: Callable[[float], object]
+) -> tuple[float, float]:
+    """One update, of which a watcher is told before gradients are gone; the loss and the norm of the whole gradient."""
     for group in optimizer.param_groups:
         group["lr"] = lr
     loss = objective(model, example)
@@ -140,6 +125,7 @@ def update(model: nn.Module, optimizer: torch.optim.Optimizer, example: Example,
     grads = [p.grad for p in model.parameters() if p.grad is not None]
     norm = torch.nn.utils.get_total_norm(grads)
     optimizer.step()
+    told(loss.item())
     optimizer.zero_grad()
     return loss.item(), norm.item()
 
@@ -148,10 +134,10 @@ def update(model: nn.Module, optimizer: torch.optim.Optimizer, example: Example,
 def look(model: nn.Module, kind: Any) -> tuple[float, float | None]:
     """Held-out loss, and what a wrong source costs where there is one."""
     model.eval()
-    examples = list(islice(batches(kind, 0, held_out=True), 6))
+    examples = list(islice(batches(kind, 0, rows=48, held_out=True), 1))
     true = sum(objective(model, example).item() for example in examples) / len(examples)
     gap = None
-    if kind == "translation":
+    if kind in PAIRS:
         wrong = [Example((e.inputs[0].roll(1, 0), e.inputs[1]), e.target) for e in examples]
         gap = sum(objective(model, example).item() for example in wrong) / len(wrong) - true
     model.train()
@@ -163,26 +149,16 @@ def _unigram(kind: Any) -> float:
     return unigram_entropy(kind)
 
 
-def _others(model: nn.Module, monitor: bathy.Monitor) -> dict[str, tuple[Tensor, Tensor]]:
-    """Matrices outside the branches, and copies of them."""
-    inside = {id(matrix.parameter) for site in monitor._sites for matrix in site.matrices}
-    own = {name: p for name, p in model.named_parameters() if p.dim() == 2 and id(p) not in inside}
-    return {name: (p, p.detach().clone()) for name, p in own.items()}
-
-
-@torch.no_grad()
-def moved(others: dict[str, tuple[Tensor, Tensor]]) -> dict[str, float]:
-    """‖ΔW‖/‖W‖ of each."""
-    return {name: float((p - before).norm() / before.norm().clamp_min(1e-12)) for name, (p, before) in others.items()}
-
-
 def sample(readings: Sequence[Reading], step: int) -> dict[str, Any]:
-    """One sample, each site's numbers in order of execution, by stack."""
+    """One sample: what the live rules read, in few numbers."""
     rows = select(readings, step=step)
-    found: dict[str, Any] = {"step": step}
-    for quantity in ("branch_share", "token_variance", "gradient"):
-        found[quantity] = {stack: [row.value for row in own] for (stack,), own in groups(select(rows, quantity), "stack")}
-    return found | {"update": relative_updates(rows).get(step)}
+    point = point_of(rows, 0.0)
+    outside = [ratio for row, ratio in update_ratios(rows) if not row.stack]
+    usual = [row.value for row in select(rows, "usual_update")]
+    return {
+        "step": step, "stacks": point.stacks, "output": point.output, "information": point.information,
+        "update": relative_updates(rows).get(step), "usual": usual[0] if usual else None, "outside": max(outside, default=None),
+    }  # fmt: skip
 
 
 def rounded(value: Any) -> Any:
