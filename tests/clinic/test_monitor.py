@@ -118,15 +118,15 @@ def test_an_interval_below_one_is_refused() -> None:
 
 def hot_run(**settings: Any) -> bathy.Monitor:
     """Thirty updates of a model whose shortcuts one update has all but closed, so that its branches take over."""
-    model = tiny.model("pre_ln", (2, 2))
+    model = tiny.model("pre_ln", (1, 1))
     optimizer = torch.optim.SGD(model.parameters(), 0.0)
     batch = tiny.batch(model)
-    with bathy.Monitor(model, optimizer=optimizer, every=4, **settings) as monitor:
-        for step in range(1, 13):
+    with bathy.Monitor(model, optimizer=optimizer, every=8, **settings) as monitor:
+        for step in range(1, 25):
             loss = bathy.clinic.losses.default_loss(model(*batch), batch)
             loss.backward()
             optimizer.step()
-            monitor.step(loss + (9.0 if step == 12 else 0.0))
+            monitor.step(loss + (9.0 if step == 24 else 0.0))
     return monitor
 
 
@@ -138,7 +138,7 @@ def test_a_warning_names_the_update_and_the_first_thing_to_do_and_a_callback_get
     assert heard == quiet.findings and [finding.name for finding in heard] == ["spike"] and capsys.readouterr().err == ""
     hot_run()
     said = " ".join(capsys.readouterr().err.split())
-    assert "update 12" in said and "First: Look at the batch of that update." in said
+    assert "update 24" in said and "First: Look at the batch of that update." in said
     assert hot_run(without=["spike"]).findings == []
     with pytest.raises(ConfigError, match="Did you mean spike"):
         bathy.Monitor(tiny.model(), without=["spikes"])

@@ -17,7 +17,7 @@ from bathy.clinic.odds import Odds, features, fitted
 from bathy.clinic.predict import LOOKS, optimizer_for
 from bathy.clinic.readings import select
 from bathy.clinic.rehearsal import Recipe, StandIn, objective_from
-from bathy.errors import ConfigError
+from bathy.errors import BatchError, ConfigError
 
 
 def recipe(model: nn.Module, batches: list[Any], optimizer: Any = "SGD") -> Recipe:
@@ -95,16 +95,16 @@ def test_costs_are_counted_and_within_what_is_promised() -> None:
 
 def test_a_rate_that_destroys_the_model_is_more_likely_to_fail_and_the_largest_rate_is_between() -> None:
     torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(32, 2, 64, 0.0, batch_first=True)
-    model = nn.Sequential(nn.Embedding(30, 32), nn.TransformerEncoder(layer, 6), nn.Linear(32, 30))
-    data = [torch.randint(1, 30, (8, 12)) for _ in range(4)]
+    layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True)
+    model = nn.Sequential(nn.Embedding(30, 16), nn.TransformerEncoder(layer, 3), nn.Linear(16, 30))
+    data = [torch.randint(1, 30, (4, 8)) for _ in range(4)]
     calm, wild = (bathy.predict(model, data[0], lr=lr, batches=data, look="rehearsal", remedies=[]) for lr in (1e-6, 0.3))
     assert calm.failure < 0.5 < wild.failure
     found = bathy.predict(model, data[0], lr=1e-2, batches=iter(data), remedies=["admin"])
     assert found.largest_rate is not None and 1e-6 < found.largest_rate < 0.3
     low, high = found.as_is.interval
     assert low <= found.largest_rate <= high
-    assert "trains up to" in str(found) and "with admin it" in str(found)
+    assert "; up to " in str(found) and "; with admin " in str(found)
 
 
 class Regression(nn.Module):
@@ -124,6 +124,30 @@ def test_a_model_without_residual_connections_is_forecast_from_its_output() -> N
     found = bathy.predict(Regression(), x, loss, lr=1e-3, remedies=["admin"], look="rehearsal")
     assert 0 <= found.failure <= 1 and "admin" in found.refused
     assert not math.isnan(found.as_is.features["tokens"])
+
+
+class Vision(nn.Module):
+    """Images cut into patches, a small encoder over them, and one class for each image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 16, 4, 4)
+        self.body = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, 0.1, batch_first=True), 2)
+        self.norm, self.head = nn.BatchNorm1d(16), nn.Linear(16, 5)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.body(self.patches(images).flatten(2).mT).mean(1)))
+
+
+def test_a_vision_model_is_forecast_and_its_buffers_are_left_alone() -> None:
+    model, items = Vision(), [(torch.randn(6, 3, 8, 8), torch.randint(5, (6,))) for _ in range(2)]
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    settings = {"objective": lambda m, item: F.cross_entropy(m(item[0]), item[1]), "inputs": lambda item: item[0]}
+    found = bathy.predict(model, items[0][0], lr=1e-3, batches=items, remedies=[], look="one look", **settings)  # type: ignore[arg-type]
+    assert found.as_is.features["tokens"] < 0 and "it " in str(found)
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    with pytest.raises(BatchError, match="pass loss="):  # what it is trained for is not guessed
+        bathy.predict(model, items[0][0], look="one look", remedies=[])
 
 
 def test_an_optimiser_of_the_model_is_copied_group_by_group() -> None:
@@ -158,7 +182,7 @@ def test_what_cannot_be_predicted_is_one_line(settings: dict[str, Any], message:
 def test_a_loss_that_is_not_finite_counts_as_the_worst_readings() -> None:
     model = tiny.model("pre_ln")
     found = StandIn(model, recipe(model, batches(model))).rehearse(1e30, 4)
-    worst = features(found, 4, 0)
+    worst = features(found.points, 4, 0)
     assert len(found.losses) < 5 and worst["tokens"] == -12 and fitted("one look").failure(worst) > 0.5
 
 

@@ -1,23 +1,26 @@
 """The benchmarks of forecasts, warnings and audits: what they compute, and that the shipped odds are the fit of the grid."""
 
 import math
+from pathlib import Path
 
 import pytest
 
 from bathy.clinic.odds import fitted
 from bathy.lab.bench import monitor
-from bathy.lab.bench.predict import COMMITTED, LOOKS, within_two
-from bathy.lab.bench.predict.cases import cases_of, crossing, load
+from bathy.lab.bench.predict import COMMITTED, LOOKS
+from bathy.lab.bench.predict.cases import cases_of, compact, load
 from bathy.lab.bench.predict.fit import auroc, calibration, ece, fit
-from bathy.lab.bench.predict.grid import RATES, designs, next_rate
+from bathy.lab.bench.predict.grid import RATES, Run, designs, held_out, small
+from bathy.lab.bench.predict.models import Design
 from bathy.lab.bench.predict.outcome import Ending, settle
-from bathy.lab.bench.predict.runs import record, run_of
+from bathy.lab.bench.predict.rates import Rate, crossing
+from bathy.lab.bench.predict.runs import make, read, run_of
 
 
 @pytest.mark.parametrize("look", LOOKS)
 def test_the_shipped_odds_are_the_fit_of_the_committed_grid(look: str) -> None:
     updates, names = LOOKS[look]
-    odds = fit(cases_of(load(COMMITTED)["runs"]), updates, names)
+    odds = fit(cases_of(load(COMMITTED), "development"), updates, names)
     assert fitted(look).weights == pytest.approx(odds.weights) and fitted(look).bias == pytest.approx(odds.bias)
 
 
@@ -53,30 +56,51 @@ def test_a_slow_run_fails_where_a_lower_rate_trains() -> None:
     assert settle({2: good, 5: slow}) == {2: "trains", 5: "fails"} and settle({2: slow, 5: good}) == {2: "slow", 5: "trains"}
 
 
-@pytest.mark.parametrize("limit", range(-1, len(RATES)))
-def test_bisection_brackets_the_largest_rate_in_four_runs(limit: int) -> None:
-    failed: dict[int, bool] = {}
-    while (rate := next_rate(designs()[0], failed, once_more=False)) is not None:
-        failed[rate] = rate > limit
-    assert len(failed) <= 4
-    assert max((rate for rate, fails in failed.items() if not fails), default=-1) == limit
+def test_every_design_is_run_at_the_same_rates_and_whole_families_are_held_out() -> None:
+    runs = list(small())
+    assert len(runs) >= 200 and len({run.key for run in runs}) == len(runs)
+    for design in designs():
+        rates = [run.lr for run in runs if run.design == design]
+        assert rates == list(RATES[len(RATES) - len(rates) :]) and len(rates) >= 5
+    families = {run.design.family for run in runs}
+    assert held_out() < families and len(held_out()) == 7 and held_out() == held_out()
 
 
 def test_the_crossing_is_where_the_probability_is_a_half() -> None:
-    points = [(rate, 1 / (1 + (3e-3 / rate) ** 2)) for rate in (1e-3, 1e-2)]
+    points = [(rate, 1 / (1 + (3e-3 / rate) ** 2)) for rate in (1e-4, 1e-3, 1e-2)]
     assert crossing(points) == pytest.approx(3e-3, rel=1e-3)
-    assert within_two(3e-3, 2e-3, 4e-3) and not within_two(9e-3, 2e-3, 4e-3) and within_two(5e-3, 9e-3, math.inf)
+    assert crossing(points, 0.1) == pytest.approx(1e-3, rel=1e-3)
 
 
-def test_a_run_is_made_recorded_and_read_again() -> None:
-    design = next(design for design in designs() if design.depth == 2)
-    row = record(run_of({"design": vars(design), "lr": 1e-3, "warmup": 1, "beta2": 0.98, "optimizer": "Adam", "steps": 16}))
-    assert len(row["losses"]) == 16 and len(row["ending"]["held_out"]) == 8 and set(row["forecast"]) == {1, 2, 4, 8, 12, 16}
-    assert [sample["step"] for sample in row["samples"]] == [1, 2, 4, 8, 16]
+@pytest.mark.parametrize(
+    ("told", "trained", "failed", "right"),
+    [
+        (3e-3, 2e-3, 4e-3, True),
+        (9e-3, 2e-3, 4e-3, False),
+        (5e-3, 9e-3, math.inf, True),
+        (4e-3, 9e-3, math.inf, False),
+        (1e-4, 0.0, 1e-4, True),
+    ],
+)
+def test_a_rate_is_right_within_a_factor_of_two(told: float, trained: float, failed: float, right: bool) -> None:
+    assert Rate(told, told, told, trained, failed).right == right
+
+
+def test_a_run_is_made_recorded_and_read_again(tmp_path: Path) -> None:
+    runs = [Run(Design("post_ln", "causal", 2, 32), 1e-3, 1, 0.98, "Adam", 8)]
+    make(runs, tmp_path / "runs.jsonl")
+    make(runs, tmp_path / "runs.jsonl")  # what is there is not made again
+    (row,) = read(tmp_path / "runs.jsonl").values()
+    assert run_of(row) == runs[0] and len(row["losses"]) == len(row["ending"]["held_out"]) == 8
+    (case,) = cases_of([compact([row])[0] | {"outcome": "fails"}])
+    assert len(case.points) == 21 and case.points[1].drift > 0 and case.features(4)["tokens"] < 0
+    (trace,) = monitor.traces_of([row])
+    assert [sample["step"] for sample in trace["samples"]] == [1, 2, 4, 8]
+    assert {reading.quantity for reading in monitor.rows_of(trace["samples"][0])} > {"branch_share", "information", "weight"}
 
 
 def test_the_live_rules_catch_more_failing_runs_than_z_scores_with_fewer_false_alarms() -> None:
-    traces = [trace for trace in monitor.load_traces() if trace["outcome"] != "slow"]
+    traces = load(monitor.TRACES)[::3]
     bad, good = ([t for t in traces if t["outcome"] == outcome] for outcome in ("fails", "trains"))
     ours = [sum(monitor.shipped(trace) is not None for trace in part) for part in (bad, good)]
     theirs = [sum(monitor.z_score(trace["losses"], 3.0) is not None for trace in part) for part in (bad, good)]

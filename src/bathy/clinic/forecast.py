@@ -42,16 +42,32 @@ class Outlook:
     """Rows of the rehearsal at the given rate; `step` counts its updates."""
 
     @property
+    def said(self) -> str:
+        """The limit; where it was not asked for, what the given rate does."""
+        return self.limit or f"it {_said(self.failure)} (p = {self.failure:.2f})"
+
+    @property
     def limit(self) -> str:
         """Up to which rate it trains, in words."""
         if self.largest_rate is None:
             return ""
-        low, high = (f"{rate:.2g}" for rate in self.interval)
+        rate, low, high = (short(rate) for rate in (self.largest_rate, *self.interval))
         if self.open_above:
-            return f"trains up to {self.largest_rate:.2g} at least"
+            return f"up to {rate} at least it trains"
         if self.open_below:
-            return f"trains at no rate from {self.largest_rate:.2g} on"
-        return f"trains up to {self.largest_rate:.2g} ({low} to {high})"
+            return f"at {rate} and above it fails, below was not tried"
+        return f"up to {rate} ({low} to {high}) it trains"
+
+
+def _said(failure: float) -> str:
+    """What a probability of failing means in words."""
+    return "will fail" if failure > 0.9 else "will train" if failure < 0.1 else "may fail"
+
+
+def short(rate: float) -> str:
+    """A rate as people write it: 3e-4, 1.5e-3."""
+    digits, power = f"{rate:.1e}".split("e")
+    return f"{digits.removesuffix('.0')}e{int(power)}"
 
 
 @dataclass(frozen=True)
@@ -98,10 +114,9 @@ class Forecast(Shown):
 
     def parts(self) -> list[Part]:
         """The sentence, the table, and remedies that were refused."""
-        verb = "will fail" if self.failure > 0.9 else "will train" if self.failure < 0.1 else "may fail"
-        sentence = f"at {self.lr:.2g} it {verb} (p = {self.failure:.2f})"
-        others = [("it", self.as_is), *((f"with {name} it", outlook) for name, outlook in self.remedies.items())]
-        sentence += "".join(f"; {who} {outlook.limit}" for who, outlook in others if outlook.limit)
+        sentence = f"at {short(self.lr)} it {_said(self.failure)} (p = {self.failure:.2f})"
+        others = [("", self.as_is), *((f"with {name} ", outlook) for name, outlook in self.remedies.items())]
+        sentence += "".join(f"; {who}{outlook.said}" for who, outlook in others if outlook.said and (outlook.limit or who))
         rows = [
             (
                 outlook.remedy or "as it is",
@@ -115,6 +130,6 @@ class Forecast(Shown):
             for _, outlook in others
         ]
         columns = ["model", "p(fails)", "learning rate", "token variance", "Σβ²", "training steps", "forward passes"]
-        title = f"{self.optimizer}, lr {self.lr:.2g}, warm-up {self.warmup}: {self.look}"
+        title = f"{self.optimizer}, lr {short(self.lr)}, warm-up {self.warmup}: {self.look}"
         notes = [f"{name}: {reason}" for name, reason in self.refused.items()]
         return [sentence, table(title, columns, rows), *notes]

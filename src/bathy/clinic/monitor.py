@@ -42,8 +42,8 @@ from bathy.sites.batch import Batch
 from bathy.sites.real_tokens import RealTokens
 from bathy.sites.site import Site
 
-LOSSES = 100
-"""Losses against which a spike is compared."""
+LOSSES, FEWEST = 100, 16
+"""Losses against which a spike is compared, at most and at least: the first ones of a run are not steady."""
 
 OnWarning = Callable[[Finding], object]
 
@@ -94,6 +94,11 @@ class Monitor:
     def readings(self) -> list[Reading]:
         """The rows of the samples that are held."""
         return [row for rows in self._samples for row in rows]
+
+    @property
+    def latest(self) -> list[Reading]:
+        """The rows of the last sample."""
+        return self._samples[-1] if self._samples else []
 
     @property
     def active(self) -> bool:
@@ -187,9 +192,7 @@ class Monitor:
         before, new = list(self._losses), [next(read) if isinstance(loss, Tensor) else loss for loss in self._new]
         self._new = []
         self._losses.extend(loss for loss in new if math.isfinite(loss))  # a spread needs finite numbers
-        if len(before) < 8 or not new:
-            return {}
-        return {"loss_peak": max(new), "loss_mean": statistics.fmean(before), "loss_deviation": statistics.pstdev(before)}
+        return dict(spread(before, new))
 
     def _warn(self) -> list[Finding]:
         """Findings of kinds that this run has not had before."""
@@ -229,6 +232,13 @@ class Monitor:
         self._steps_taken += 1
         if self._sample:
             self._sample.hear_gradients()
+
+
+def spread(before: Sequence[float], new: Sequence[float]) -> dict[str, float]:
+    """The largest of the new losses, with mean and standard deviation of those before; nothing where they are too few."""
+    if len(before) < FEWEST or not new:
+        return {}
+    return {"loss_peak": max(new), "loss_mean": statistics.fmean(before), "loss_deviation": statistics.pstdev(before)}
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

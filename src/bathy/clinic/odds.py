@@ -20,49 +20,42 @@ LEAST = 1e-12
 """Token variance that stands for none, and for a loss that is not finite."""
 MOST = 1e4
 """Σβ² that stands for one that is not finite."""
+FEWEST = 4
+"""Updates over which readings are averaged at least: single batches are noisy."""
+LONGEST = 100
+"""Warm-up updates beyond which a longer warm-up counts no more: the runs of the grid had none."""
 BROKEN = 0.999
 """Probability of failing where a rehearsal becomes non-finite."""
 Features = dict[str, float]
 
 
 def features(points: Sequence[Point], updates: int, warmup: float) -> Features:
-    """What a forecast rests on, after that many updates at the peak rate.
+    """What a forecast rests on after that many updates at the peak rate: means over the last half of them, at least four.
 
     tokens: log10 of the token variance at the last site of a stack, the lowest of all stacks (without sites, of the output);
-    lowest: the same over all sites; amplification: log10 Σβ², the largest of all stacks; growth: log10 of Σβ² over its first
-    value; information: log10 of the nats by which the output depends on the input; rise: nats by which the loss is above its
-    first; drift: log10 of how far the matrices have moved; gradient: log10 of the gradient's norm over its first;
-    warmup: log10(1 + warm-up updates); broken: 1 where the loss became non-finite, else 0.
+    amplification: log10 Σβ², the largest of all stacks; information: log10 of the nats by which the output depends on the
+    input; warmup: log10(1 + warm-up updates), at most that of LONGEST; broken: 1 where the loss became non-finite, else 0.
     """
     finite = len(points) > updates and all(math.isfinite(point.loss) for point in points[: updates + 1])
-    start, now = points[0], points[min(updates, len(points) - 1)]
-    before = points[max(0, min(updates, len(points)) - 1)]  # the last point is read without a backward pass
-    last, lowest = _token_variances(now)
+    last = points[max(1, updates + 1 - max(FEWEST, updates // 2)) : updates + 1] if finite else []
     found = {
-        "tokens": math.log10(_clamped(last if finite else 0.0, LEAST)),
-        "lowest": math.log10(_clamped(lowest if finite else 0.0, LEAST)),
-        "amplification": math.log10(_clamped(_amplification(now) if finite else MOST, 1e-3)),
-        "growth": math.log10(_clamped(_amplification(now) if finite else MOST, 1e-3) / _clamped(_amplification(start), 1e-3)),
-        "information": math.log10(_clamped(_information(now) if finite else 0.0, 1e-9)),
-        "rise": max(-5.0, min(5.0, now.loss - start.loss)) if finite else 5.0,
-        "drift": math.log10(_clamped(now.drift if finite else MOST, 1e-9)),
-        "gradient": math.log10(_clamped(before.gradient or 0.0, 1e-9) / _clamped(start.gradient or 0.0, 1e-9)),
-        "warmup": math.log10(1 + warmup),
-        "broken": float(not finite),
+        "tokens": _mean_log([_token_variance(point) for point in last], LEAST, LEAST),
+        "amplification": _mean_log([_amplification(point) for point in last], 1e-3, MOST),
+        "information": _mean_log([_information(point) for point in last], 1e-9, 1e-9),
     }
-    return {name: value if math.isfinite(value) else 0.0 for name, value in found.items()}
+    return found | {"warmup": math.log10(1 + min(warmup, LONGEST)), "broken": float(not finite)}
 
 
-def _clamped(value: float, least: float) -> float:
-    return min(MOST, max(least, value)) if math.isfinite(value) else least
+def _mean_log(values: Sequence[float], least: float, none: float) -> float:
+    """Mean of log10, values kept between `least` and MOST; of no values, or of one that is not a number, that of `none`."""
+    kept = [min(MOST, max(least, value)) if not math.isnan(value) else none for value in values]
+    return math.fsum(map(math.log10, kept)) / len(kept) if kept else math.log10(none)
 
 
-def _token_variances(point: Point) -> tuple[float, float]:
-    """Token variance at the last site and the lowest at any site, the lowest of all stacks; else that of the output."""
-    if not point.stacks:
-        output = 1.0 if point.output is None else point.output
-        return output, output
-    return min(values[1] for values in point.stacks.values()), min(values[2] for values in point.stacks.values())
+def _token_variance(point: Point) -> float:
+    """Token variance at the last site, the lowest of all stacks; else that of the output."""
+    own = [values[1] for values in point.stacks.values()]
+    return min(own) if own else 1.0 if point.output is None else point.output
 
 
 def _information(point: Point) -> float:

@@ -24,6 +24,7 @@ from bathy.clinic.forecast import Forecast, Outlook
 from bathy.clinic.losses import Loss
 from bathy.clinic.odds import features, fitted
 from bathy.clinic.rehearsal import MakeOptimizer, Objective, Recipe, Rehearsal, StandIn, objective_from
+from bathy.clinic.search import largest_rate
 from bathy.console import track
 from bathy.errors import BathyError, ConfigError, unknown
 from bathy.files import origin
@@ -33,12 +34,6 @@ Look = Literal["one look", "rehearsal", "largest rate"]
 LOOKS: tuple[Look, ...] = ("one look", "rehearsal", "largest rate")
 MOST_STEPS = 80
 """Training steps that the search for the largest rate takes at most."""
-FACTOR = 5.0
-"""How far apart rates are tried until one trains and one fails."""
-FINE = 1.8
-"""Ratio of a failing to a training rate at which the search ends."""
-LOWEST, HIGHEST = 1e-7, 10.0
-"""Rates within which the search stays."""
 
 
 def predict(
@@ -57,8 +52,8 @@ def predict(
 ) -> Forecast:
     """The probability that training fails, the largest rate that trains, and the same after each remedy.
 
-    `look`: "one look" takes four updates on a copy, "rehearsal" twelve, "largest rate" searches with up to 80. `batches` (else
-    `batch` again and again) are what the updates read; an iterator is advanced by at most twelve. `loss(output, batch)` is as
+    `look`: "one look" takes four updates on a copy, "rehearsal" sixteen, "largest rate" searches with up to 80. `batches` (else
+    `batch` again and again) are what the updates read; an iterator is advanced by at most sixteen. `loss(output, batch)` is as
     in `bathy.examine`; where an item of `batches` is more than what forward takes, `objective(model, item)` is the training
     loss and `inputs(item)` what forward takes. `optimizer` is a name or class of torch.optim, a function of (parameters, lr),
     or an optimiser of this model, whose settings are copied. Model, gradients and random state are left as they were.
@@ -109,60 +104,22 @@ def _treated(model: nn.Module, batch: Batch, remedy: str) -> nn.Module:
 def _outlook(stand_in: StandIn, remedy: str, lr: float, warmup: int, look: Look) -> Outlook:
     """One model's row."""
     kind = "one look" if look == "one look" else "rehearsal"
-    odds = fitted(kind)
+    odds, warm = fitted(kind), warmup + stand_in.own_warmup
     rehearsals: dict[float, Rehearsal] = {}
 
     def failure(rate: float) -> float:
         if rate not in rehearsals:
             rehearsals[rate] = stand_in.rehearse(rate, odds.updates)
-        return odds.failure(features(rehearsals[rate].points, odds.updates, warmup))
+        return odds.failure(features(rehearsals[rate].points, odds.updates, warm))
 
-    outlook = Outlook(remedy, failure(lr), features=features(rehearsals[lr].points, odds.updates, warmup))
+    outlook = Outlook(remedy, failure(lr), features=features(rehearsals[lr].points, odds.updates, warm))
     if look == "largest rate":
-        outlook = _with_largest_rate(outlook, lr, failure, MOST_STEPS // odds.updates - 1)
+        limit = largest_rate(lr, failure, MOST_STEPS // odds.updates)
+        outlook = replace(outlook, largest_rate=limit.rate, interval=(limit.low, limit.high),
+                          open_above=limit.open_above, open_below=limit.open_below)  # fmt: skip
     tried = {rate: failure(rate) for rate in sorted(rehearsals)}
     forwards = 3.0 * stand_in.steps + len(rehearsals) + 1  # each rehearsal ends in a pass; one more finds the sites
     return replace(outlook, tried=tried, steps=stand_in.steps, forwards=forwards, readings=rehearsals[lr].readings)
-
-
-def _with_largest_rate(outlook: Outlook, lr: float, failure: Callable[[float], float], most: int) -> Outlook:
-    """The rate where failing becomes more likely than not: steps of FACTOR until both sides are known, then bisection."""
-    trains, fails = (None, lr) if outlook.failure > 0.5 else (lr, None)
-    tried = 0
-    while tried < most and (trains is None or fails is None):
-        rate = fails / FACTOR if trains is None and fails is not None else (trains or lr) * FACTOR
-        if not LOWEST <= rate <= HIGHEST:
-            break
-        tried += 1
-        trains, fails = (trains, rate) if failure(rate) > 0.5 else (rate, fails)
-    while tried < most and trains is not None and fails is not None and fails / trains > FINE:
-        rate = _between(trains, fails, failure)
-        tried += 1
-        trains, fails = (trains, rate) if failure(rate) > 0.5 else (rate, fails)
-    if trains is None or fails is None:
-        edge = fails if trains is None else trains
-        assert edge is not None
-        return replace(outlook, largest_rate=edge, interval=(edge, edge), open_above=fails is None, open_below=trains is None)
-    middle, low, high = (_crossing(trains, fails, failure, level) for level in (0.5, 0.1, 0.9))
-    return replace(outlook, largest_rate=middle, interval=(min(low, middle), max(high, middle)))
-
-
-def _between(trains: float, fails: float, failure: Callable[[float], float]) -> float:
-    """The next rate to try: where the line through both sides crosses a half, but not too near to either side."""
-    share = math.log(_crossing(trains, fails, failure, 0.5) / trains) / math.log(fails / trains)
-    return trains * (fails / trains) ** min(0.75, max(0.25, share))
-
-
-def _crossing(trains: float, fails: float, failure: Callable[[float], float], level: float) -> float:
-    """The rate at which the probability reaches a level, by a straight line in log rate and log odds through both sides."""
-    low, high = (_logit(failure(rate)) for rate in (trains, fails))
-    share = (_logit(level) - low) / (high - low) if high > low else 0.5
-    return trains * (fails / trains) ** max(-1.0, min(2.0, share))
-
-
-def _logit(p: float) -> float:
-    p = min(1 - 1e-9, max(1e-9, p))
-    return math.log(p / (1 - p))
 
 
 def optimizer_for(model: nn.Module, given: str | type[Optimizer] | Optimizer | Callable[..., Optimizer]) -> MakeOptimizer:

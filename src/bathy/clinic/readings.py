@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any
 
@@ -116,8 +117,11 @@ def _current(row: dict[str, Any]) -> dict[str, Any]:
 
 def select(readings: Iterable[Reading], quantity: str = "", **columns: Any) -> list[Reading]:
     """The rows of one quantity whose columns have the given values."""
-    wanted = columns | ({"quantity": quantity} if quantity else {})
-    return [row for row in readings if all(getattr(row, key) == value for key, value in wanted.items())]
+    found = [row for row in readings if row.quantity == quantity] if quantity else list(readings)
+    for key, value in columns.items():  # one plain pass each: rules run while people train
+        read = attrgetter(key)
+        found = [row for row in found if read(row) == value]
+    return found
 
 
 def values(readings: Iterable[Reading], quantity: str = "", **columns: Any) -> list[float]:

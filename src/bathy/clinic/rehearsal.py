@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bathy.clinic.exams.activations import site_rows, statistics
-from bathy.clinic.losses import Loss, loss_for
+from bathy.clinic.losses import Loss, default_loss
 from bathy.clinic.outputs import output_rows
 from bathy.clinic.probe import Labelled, discover, own_gradients, own_weights, watching
 from bathy.clinic.readings import Reading, groups, select
@@ -33,6 +33,8 @@ Objective = Callable[[nn.Module, Any], Tensor]
 """The training loss as a function of the model and one item of `batches`."""
 MakeOptimizer = Callable[[nn.Module, float], Optimizer]
 """An optimiser for a model at a learning rate."""
+RECTIFIED = 2.0
+"""Times 1 / (1 − β2): updates of the linear warm-up that RAdam's own is like (Ma & Yarats, 2021)."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,12 @@ class Recipe:
 
 
 def objective_from(loss: Loss | None) -> Objective:
-    """The objective of items that are what the model's forward takes; without a loss, what fits the output."""
+    """The objective of items that are what the model's forward takes; without a loss, the output's own or the next token's."""
 
     def objective(model: nn.Module, batch: Batch) -> Tensor:
         batch = on_device_of(model, batch)
         output = call(model, batch)
-        return (loss or loss_for(output, batch))(output, batch)
+        return (loss or default_loss)(output, batch)
 
     return objective
 
@@ -69,11 +71,11 @@ class Rehearsal:
         """The values of a quantity after that many updates."""
         return [row.value for row in select(self.readings, quantity, step=step)]
 
-
     @property
     def points(self) -> list[Point]:
         """What moves, one point for each number of updates from 0 on."""
-        return [point_of(select(self.readings, step=step), loss) for step, loss in enumerate(self.losses)]
+        by_step = {step: rows for (step,), rows in groups(self.readings, "step")}
+        return [point_of(by_step.get(step, []), loss) for step, loss in enumerate(self.losses)]
 
 
 @dataclass(frozen=True)
@@ -126,13 +128,21 @@ class StandIn:
         except ModelError:
             return []
 
+    @cached_property
+    def own_warmup(self) -> float:
+        """Updates of the warm-up that is built into the optimiser: RAdam's is as a linear one over 2 / (1 − β2) of them."""
+        optimizer = self.recipe.make_optimizer(self.model, 1.0)
+        own = isinstance(optimizer, torch.optim.RAdam)
+        return RECTIFIED / (1 - float(optimizer.param_groups[0]["betas"][1])) if own else 0.0
+
     def rehearse(self, lr: float, updates: int) -> Rehearsal:
         """Make the updates at this rate from the first weights, without warm-up; one more forward pass reads their end."""
         losses: list[float] = []
         rows: list[Reading] = []
         with self._restored():
             optimizer = steady(self.recipe.make_optimizer(self.model, lr))
-            start = [(p, p.detach().clone(), p.detach().norm()) for p in self.model.parameters() if p.dim() > 1]
+            parameters = list(self.model.parameters())
+            start = [(p, p.detach().clone(), p.detach().norm()) for p in parameters if p.dim() > 1]
             for step in range(updates + 1):
                 item = self.recipe.batches[step % len(self.recipe.batches)]
                 with torch.set_grad_enabled(step < updates):
@@ -143,7 +153,7 @@ class StandIn:
                     break
                 optimizer.zero_grad()
                 loss.backward()
-                norm = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
+                norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
                 rows.append(Labelled(label={"step": step}).reading("rehearsal", "gradient", norm))
                 optimizer.step()
                 self.steps += 1

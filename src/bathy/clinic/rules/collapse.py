@@ -10,8 +10,11 @@ from bathy.clinic.rules.rows import at_last, steps_of
 
 ALIKE = 1e-5
 """Token variance below which the tokens of a batch have become one."""
-SAME_OUTPUT = 1e-6
-"""The same for what the model returns, whose mean may be large by nature."""
+SAME = (
+    ("output_token_variance", "variance over inputs / mean square of the output", 1e-6),
+    ("information", "nats by which the output depends on the input", 3e-5),
+)
+"""The same for what the model returns; its information counts in training only, for some models start with tiny logits."""
 KEPT = 1e-2
 """Share of the token variance at a stack's input below which the stack, not the batch, made its tokens alike."""
 SETTLED = 16
@@ -30,19 +33,21 @@ ONE_KEY = 0.05
 
 def collapse(rows: Sequence[Reading]) -> Finding | None:
     """Tokens that leave a stack all alike, in any model: at once in an examination, in two samples in a row while training."""
-    steps = steps_of(rows, "token_variance")
-    wanted = steps[-1:] if len(steps) == 1 else [at for at in steps[-2:] if at >= SETTLED]
-    if not wanted or (len(steps) > 1 and len(wanted) < 2):
-        return _same_output(rows)
+    wanted = _deciding(rows, "token_variance")
     for (stack,), own in groups([row for row in rows if row.quantity == "token_variance"], "stack"):
-        lowest = [min(select(own, step=at), key=lambda row: row.value, default=None) for at in wanted]
-        least = lowest[-1]
+        lowest = [min(found, key=lambda row: row.value) for at in wanted if (found := select(own, step=at))]
         entry = [row.value for row in at_last(rows, "input_token_variance") if row.stack == stack]
-        if least is None or any(row is None or not row.value < ALIKE for row in lowest):
+        if not lowest or len(lowest) < len(wanted) or not all(row.value < ALIKE for row in lowest):
             continue
-        if not entry or least.value < KEPT * entry[0]:
-            return _collapsed(stack, least, entry, own)
+        if not entry or lowest[-1].value < KEPT * entry[0]:
+            return _collapsed(stack, lowest[-1], entry, own)
     return _same_output(rows)
+
+
+def _deciding(rows: Sequence[Reading], quantity: str) -> list[int]:
+    """The steps that decide: the only one, else the last two if both are settled; else none."""
+    steps = steps_of(rows, quantity)
+    return steps if len(steps) == 1 else steps[-2:] if len(steps) > 1 and steps[-2] >= SETTLED else []
 
 
 def _collapsed(stack: str, least: Reading, entry: list[float], own: Sequence[Reading]) -> Finding:
@@ -68,12 +73,16 @@ def _collapsed(stack: str, least: Reading, entry: list[float], own: Sequence[Rea
 
 def _same_output(rows: Sequence[Reading]) -> Finding | None:
     """The model returns the same for every input."""
-    output = at_last(rows, "output_token_variance")
-    if not output or not output[0].value < SAME_OUTPUT:
+    evidence = [
+        Evidence(what, own[-1].value, f"the limit is {limit:g}")
+        for quantity, what, limit in SAME
+        for own in [[row for row in select(rows, quantity) if row.step in _deciding(rows, quantity)]]
+        if own and all(row.value < limit for row in own) and (quantity != "information" or own[-1].step)
+    ]
+    if not evidence:
         return None
     return Finding(
-        "collapse", "serious", "the model returns the same for every input",
-        (Evidence("variance over inputs / mean square of the output", output[0].value, f"the limit is {SAME_OUTPUT:g}"),),
+        "collapse", "serious", "the model returns the same for every input", tuple(evidence),
         "What the model returns does not depend on what it was given.",
         "Look at the last norm and the output matrix first. If the stacks are not collapsed, one of these passes nothing on.",
     )  # fmt: skip

@@ -24,7 +24,7 @@ ACROSS = 0.6
 """Share of the drop that must be across cross-attention."""
 GROWN = 1.2
 """Growth of Σβ² since the run's first reading."""
-STRONG = 5.0
+STRONG = 4.0
 """Σβ² below which growth is harmless."""
 EARLY = 8
 """Update from which Σβ² is compared: the first updates of an adaptive optimiser are large in any run."""

@@ -1,41 +1,29 @@
-"""Other packages that watch training, on the same runs: torchmortem sees the run itself, trainscope its losses."""
+"""Another package that watches training, on the same runs: trainscope, by the detector that it applies to the loss."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+import importlib
+from collections.abc import Sequence
 
-from torch import nn
-from torch.optim import Optimizer
+DETECTOR = "trainscope.core.detectors.changepoint"
 
 
-class PostMortem:
-    """torchmortem's Autopsy of a run; nothing where it is not installed."""
-
-    def __init__(self, inner: Any = None) -> None:
-        self.inner = inner
-
-    def step(self, loss: float) -> None:
-        """Tell it of an update."""
-        if self.inner:
-            self.inner.step(loss=loss)
-
-    def findings(self) -> list[tuple[str, str, int]] | None:
-        """(severity, category, first step) of each of its findings, which it has after the run only."""
-        report = self.inner and self.inner.get_report()
-        return report and [(each.severity.name, each.category, int(each.step_range[0])) for each in report.findings]
+def installed() -> bool:
+    """Whether trainscope and what it needs are there."""
+    try:
+        importlib.import_module(DETECTOR)
+    except ImportError:
+        return False
+    return True
 
 
-@contextmanager
-def autopsy(model: nn.Module, optimizer: Optimizer, watched: bool = True) -> Iterator[PostMortem]:
-    """A block that torchmortem watches as its own documentation says, where asked for."""
-    if not watched:
-        yield PostMortem()
-        return
-    from torchmortem import Autopsy
+def change_point(losses: Sequence[float | None]) -> int | None:
+    """The update at which its detector, with its own settings, reports the loss, or the loss is not finite.
 
-    logging.getLogger("torchmortem").setLevel(logging.CRITICAL)
-    with Autopsy(model, optimizer=optimizer) as inner:
-        yield PostMortem(inner)
+    It reports changes to either side; one towards a lower loss is no alarm.
+    """
+    detector = importlib.import_module(DETECTOR).ChangePointDetector()
+    for step, loss in enumerate(losses, 1):
+        if loss is None or (detector.update(loss) or 0.0) > 0:
+            return step
+    return None

@@ -1,99 +1,95 @@
 """Whether a forecast is right: a grid of short runs, what was read before each, and what came of it.
 
-Without --data the committed grid (grid.json: readings and outcomes) is fitted and judged again. With --data FOLDER the runs
-that the folder lacks are made first (hours; it can be stopped and resumed), and grid.json and odds.json are written there.
+Without --data the committed grid (grid.jsonl: readings and outcomes) is fitted and judged again. With --data FOLDER the runs
+that the folder lacks are made first (hours; it can be stopped and resumed), and grid, traces and odds are written there.
 """
 
 from __future__ import annotations
 
-import json
-import math
 import statistics
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from bathy import console
-from bathy.clinic.odds import fitted
+from bathy.clinic import plots
+from bathy.clinic.odds import Odds, fitted
 from bathy.files import write_json
-from bathy.lab.bench.predict.cases import cases_of, compact, largest_rates, load
-from bathy.lab.bench.predict.fit import Case, auroc, calibration, ece, fit, groups_of, left_out
+from bathy.lab.bench.predict.cases import Case, cases_of, compact, load, save
+from bathy.lab.bench.predict.fit import auroc, calibration, ece, fit, groups_of, left_out
+from bathy.lab.bench.predict.plot import calibration_plot
+from bathy.lab.bench.predict.rates import largest_rates
 
 LOOKS: dict[str, tuple[int, list[str]]] = {
-    "one look": (4, ["tokens"]),
-    "rehearsal": (12, ["tokens", "amplification", "information"]),
+    "one look": (4, ["tokens", "amplification", "warmup"]),
+    "rehearsal": (16, ["amplification", "information", "warmup"]),
 }
 """Kind of look to the updates it makes, and the readings it rests on."""
-COMMITTED = Path(__file__).parent / "grid.json"
+COMMITTED = Path(__file__).parent / "grid.jsonl"
 
 
 def run(data: Path | None, quick: bool) -> dict[str, Any]:
-    """Fit, leave out, print; returns the numbers and the odds."""
-    rows = _made(data, quick) if data else load(COMMITTED)["runs"]
-    cases = cases_of(rows)
+    """Fit on development, judge there with groups left out, then on held-out families and larger models; print."""
+    rows = _made(data, quick) if data else load(COMMITTED)
     outcomes = Counter(row["outcome"] for row in rows)
-    console.out.print(f"{len(rows)} runs of {len({case.design for case in cases})} designs: {dict(outcomes)}")
+    console.out.print(f"{len(rows)} runs: {dict(outcomes)}")
     result: dict[str, Any] = {"runs": len(rows), "outcomes": dict(outcomes), "looks": {}, "odds": {}}
+    development = cases_of(rows, "development")
     for look, (updates, names) in LOOKS.items():
-        result["looks"][look] = judged(cases, updates, names)
-        odds = fit(cases, updates, names)
-        result["odds"][look] = asdict(odds)
+        odds = fit(development, updates, names)
+        judged = {f"{group} left out": judge(development, left_out(development, updates, names, key))
+                  for group, key in groups_of().items()}  # fmt: skip
+        judged |= {part: judge(own, told(own, odds)) for part in ("held out", "larger") if (own := cases_of(rows, part))}
+        result["looks"][look], result["odds"][look] = judged, asdict(odds)
     _print(result["looks"])
     same = all(abs(fitted(look).bias - values["bias"]) < 1e-6 for look, values in result["odds"].items())
     console.out.print("the shipped odds are this fit" if same else "the shipped odds are another fit")
     if data:
-        write_json(data / "grid.json", {"runs": rows})
+        save(rows, data / COMMITTED.name)
+        plots.save(calibration_plot(result["looks"]), data / "calibration.svg")
         write_json(data / "odds.json", result["odds"])
     return result
 
 
 def _made(data: Path, quick: bool) -> list[dict[str, Any]]:
     """The runs of a folder, after those that it lacks were made."""
+    from bathy.lab.bench.monitor import traces_of
+    from bathy.lab.bench.predict.grid import larger, small
     from bathy.lab.bench.predict.runs import make, read
 
     data.mkdir(parents=True, exist_ok=True)
-    make(data / "runs.jsonl", seconds=5.0 if quick else float("inf"))
-    return compact([row for path in sorted(data.glob("*.jsonl")) for row in read(path).values()])
+    for name, runs in (("small", small()), ("larger", larger())):
+        make(runs, data / f"{name}_runs.jsonl", seconds=5.0 if quick else float("inf"))
+    made = [row for path in sorted(data.glob("*_runs.jsonl")) for row in read(path).values()]
+    save(traces_of(made), data / "traces.jsonl")
+    return compact(made)
 
 
-def judged(cases: list[Case], updates: int, names: list[str]) -> dict[str, Any]:
-    """AUROC and calibration error with each kind of group left out, and the largest rates against the measured ones."""
+def told(cases: Sequence[Case], odds: Odds) -> list[float]:
+    """The probability of failing for each case."""
+    return [odds.failure(case.features(odds.updates)) for case in cases]
+
+
+def judge(cases: Sequence[Case], chances: Sequence[float]) -> dict[str, Any]:
+    """How right these probabilities are: AUROC, calibration, and the largest rates that follow from them."""
     fails = [case.fails for case in cases]
-    found: dict[str, Any] = {}
-    for group, key in groups_of(cases).items():
-        chances = left_out(cases, updates, names, key)
-        found[group] = {"auroc": auroc(chances, fails), "ece": ece(chances, fails), "calibration": calibration(chances, fails)}
-    rates = largest_rates(cases, updates, names)
-    right = [within_two(*each) for each in rates]
-    open_above = sum(high == math.inf for _, _, high in rates)
-    found["rates"] = {"designs": len(rates), "open": open_above, "within_2": statistics.fmean(right) if right else 0.0}
-    return found
-
-
-def within_two(told: float, trained: float, failed: float) -> bool:
-    """Whether a rate is within a factor of 2 of the middle of the measured bracket; where none failed, not below half."""
-    if failed == math.inf:
-        return told >= trained / 2
-    middle = math.sqrt(trained * failed)
-    return middle / 2 <= told <= 2 * middle
+    rates = largest_rates(cases, chances)
+    return {
+        "failed": sum(fails), "trained": len(fails) - sum(fails), "auroc": auroc(chances, fails), "ece": ece(chances, fails),
+        "calibration": calibration(chances, fails), "designs": len(rates),
+        "within_2": statistics.fmean(rate.right for rate in rates) if rates else None,
+        "covered": statistics.fmean(rate.covered for rate in rates) if rates else None,
+    }  # fmt: skip
 
 
 def _print(looks: dict[str, Any]) -> None:
     rows = [
-        (look, group, f"{values['auroc']:.3f}", f"{values['ece']:.3f}")
-        for look, found in looks.items()
-        for group, values in found.items()
-        if group != "rates"
-    ]
-    console.out.print(console.table("left out as a whole", ["look", "group", "AUROC", "ECE"], rows))
-    for look, found in looks.items():
-        rates = found["rates"]
-        text = f"{look}: {rates['within_2']:.0%} of {rates['designs']} largest rates within a factor of 2"
-        console.out.print(f"{text} ({rates['open']} designs trained at every rate)")
-
-
-def write_grid(rows: list[dict[str, Any]], path: Path = COMMITTED) -> None:
-    """Keep the runs as the committed grid, one a line."""
-    lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
-    path.write_text('{"runs": [\n' + lines + "\n]}\n", encoding="utf-8")
+        (look, part, f"{found['failed']} + {found['trained']}", f"{found['auroc']:.3f}", f"{found['ece']:.3f}",
+         f"{found['within_2'] or 0:.0%} of {found['designs']}", f"{found['covered'] or 0:.0%}")
+        for look, judged in looks.items()
+        for part, found in judged.items()
+    ]  # fmt: skip
+    columns = ["look", "judged on", "failed + trained", "AUROC", "ECE", "largest rate within ×2", "interval meets it"]
+    console.out.print(console.table("forecasts of runs that the fit has not seen", columns, rows))

@@ -1,28 +1,51 @@
-"""The committed grid: readings and outcomes of every run, and the rehearsals of every design at all rates."""
+"""The committed grid: what each run's rehearsal read, and what came of the run."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
-
-from bathy.lab.bench.predict.fit import Case, architecture, left_out
-from bathy.lab.bench.predict.grid import RATES
+from bathy.clinic.odds import Features, features
+from bathy.clinic.rehearsal import RECTIFIED, Point
+from bathy.lab.bench.predict.grid import LONG, held_out
 from bathy.lab.bench.predict.models import Design
 from bathy.lab.bench.predict.outcome import Outcome, settle
 from bathy.lab.bench.predict.runs import ending_of
 
+Part = Literal["development", "held out", "border", "larger"]
+"""Border: runs of an earlier grid, by bisection next to the border between training and failing; those of families that
+are not held out count as development."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run of the grid that decided something: what was read before it, and whether it failed."""
+
+    part: Part
+    family: str
+    architecture: str
+    """native, torch or hugging_face."""
+    kind: str
+    design: str
+    lr: float
+    warmup: float
+    fails: bool
+    points: list[Point]
+
+    def features(self, updates: int) -> Features:
+        """What a forecast rests on after that many updates."""
+        return features(self.points, updates, self.warmup)
+
 
 def settled(rows: Iterable[dict[str, Any]]) -> dict[str, Outcome]:
     """The outcome of every run by key, each design's runs taken together."""
-    designs: dict[str, dict[int, dict[str, Any]]] = {}
+    designs: dict[str, dict[float, dict[str, Any]]] = {}
     for row in rows:
-        designs.setdefault(json.dumps([row["design"], row["steps"]]), {})[rate_of(row["lr"])] = row
+        designs.setdefault(json.dumps([row["design"], row["steps"]]), {})[row["lr"]] = row
     found: dict[str, Outcome] = {}
     for own in designs.values():
         outcomes = settle({rate: ending_of(row) for rate, row in own.items()})
@@ -30,71 +53,59 @@ def settled(rows: Iterable[dict[str, Any]]) -> dict[str, Outcome]:
     return found
 
 
-def rate_of(lr: float) -> int:
-    """Which of RATES a rate is."""
-    return min(range(len(RATES)), key=lambda i: abs(math.log(RATES[i] / lr)))
-
-
-def compact(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is committed of the runs: settings, outcome, held-out losses and readings of the rehearsal."""
+def compact(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What is committed of the runs: settings, outcome, held-out losses and the points of the rehearsal."""
+    rows = list(rows)
     outcomes = settled(rows)
-    return [
-        {
-            **{name: row[name] for name in ("key", "design", "lr", "warmup", "beta2", "optimizer", "steps", "ending")},
-            "outcome": outcomes[row["key"]],
-            "forecast": row["forecast"],
-        }
-        for row in rows
-        if "forecast" in row
-    ]
+    names = ("key", "design", "lr", "warmup", "beta2", "optimizer", "steps", "ending", "seconds")
+    return [{**{name: row[name] for name in names}, "outcome": outcomes[row["key"]], "points": row["points"]} for row in rows]
 
 
-def cases_of(rows: Iterable[dict[str, Any]]) -> list[Case]:
-    """The runs that decided something: they train or they fail.
+def part_of(row: dict[str, Any]) -> Part:
+    """To which part of the grid a run belongs."""
+    if row["steps"] >= LONG:
+        return "larger"
+    if row["design"]["family"] not in held_out():
+        return "development"
+    return "border" if row.get("border") else "held out"
 
-    RAdam with β2 = 0.999 is left out: the warm-up that is built into it outlasts these runs, which never see its full rate.
-    """
+
+def cases_of(rows: Iterable[dict[str, Any]], *parts: Part) -> list[Case]:
+    """The runs of these parts (of all, where none is named) that train or fail."""
     return [
         Case(
+            part=part_of(row),
             family=(design := Design(**row["design"])).family,
             architecture=architecture(design.family),
             kind=design.kind,
             design=json.dumps([asdict(design), row["steps"]]),
             lr=row["lr"],
+            warmup=row["warmup"] + (RECTIFIED / (1 - row["beta2"]) if row["optimizer"] == "RAdam" else 0.0),
             fails=row["outcome"] == "fails",
-            features={int(updates): values for updates, values in row["forecast"].items()},
+            points=[_point(point) for point in row["points"]],
         )
         for row in rows
-        if row["outcome"] != "slow" and not (row["optimizer"] == "RAdam" and row["beta2"] == 0.999)
+        if row["outcome"] != "slow" and (not parts or part_of(row) in parts)
     ]
 
 
-def largest_rates(cases: list[Case], updates: int, names: list[str]) -> list[tuple[float, float, float]]:
-    """(rate told, largest that trained, smallest that failed) of every design, by odds that have not seen its family.
-
-    The rate told is where the probability of failing crosses a half, on a line in log rate and log odds through the design's
-    own rehearsals.
-    """
-    chances = dict(zip(((c.design, c.lr) for c in cases), left_out(cases, updates, names, lambda c: c.family), strict=True))
-    found = []
-    for design in dict.fromkeys(case.design for case in cases):
-        own = sorted((case for case in cases if case.design == design), key=lambda case: case.lr)
-        trained = max((case.lr for case in own if not case.fails), default=0.0)
-        failed = min((case.lr for case in own if case.fails and case.lr > trained), default=math.inf)
-        if trained and len(own) > 1:
-            found.append((crossing([(case.lr, chances[design, case.lr]) for case in own]), trained, failed))
-    return found
+def _point(values: dict[str, Any]) -> Point:
+    """A recorded point; null is a number that was not finite."""
+    stacks = {name: [math.nan if v is None else v for v in own] for name, own in values["stacks"].items()}
+    return Point(**values | {"loss": math.nan if values["loss"] is None else values["loss"], "stacks": stacks})
 
 
-def crossing(points: list[tuple[float, float]]) -> float:
-    """The rate at which the probability crosses a half, on the straight line through (log rate, log odds)."""
-    x = np.log([rate for rate, _ in points])
-    y = np.array([math.log(p / (1 - p)) for _, p in ((rate, min(1 - 1e-6, max(1e-6, p))) for rate, p in points)])
-    slope, offset = np.polyfit(x, y, 1) if len(points) > 1 else (1.0, 0.0)
-    rate = -offset / slope if slope > 1e-3 else x[int(np.argmin(np.abs(y)))]
-    return float(np.exp(np.clip(rate, x.min() - math.log(4), x.max() + math.log(4))))
+def architecture(family: str) -> str:
+    """Who built the model."""
+    return "torch" if family.startswith("torch") else "hugging_face" if family in ("gpt2", "bert", "llama") else "native"
 
 
-def load(path: Path) -> dict[str, Any]:
-    """The committed grid."""
-    return dict(json.loads(path.read_text(encoding="utf-8")))
+def load(path: Path) -> list[dict[str, Any]]:
+    """The committed runs, one a line."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def save(rows: Iterable[dict[str, Any]], path: Path) -> None:
+    """Write runs, one a line."""
+    lines = [json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in rows]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")

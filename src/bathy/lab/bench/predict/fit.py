@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bathy.clinic.odds import Features, Odds
+from bathy.clinic.odds import Odds
+from bathy.lab.bench.predict.cases import Case
 
 RIDGE = 0.5
 """Weight of the penalty on standardised coefficients, in observations: keeps the fit finite where classes separate."""
 
 
-@dataclass(frozen=True)
-class Case:
-    """One run of the grid: what was read before it, and what came of it."""
-
-    family: str
-    architecture: str
-    """native, torch or hugging_face."""
-    kind: str
-    design: str
-    lr: float
-    fails: bool
-    features: dict[int, Features]
-    """By updates of the rehearsal."""
-
-
 def fit(cases: Sequence[Case], updates: int, names: Sequence[str], ridge: float = RIDGE) -> Odds:
-    """The logistic of these features with a small ridge, by Newton's method."""
+    """The logistic of these features with a small ridge, by Newton's method; rehearsals that broke down need none."""
+    cases = [case for case in cases if not case.features(updates)["broken"]]
     x, y = _matrix(cases, updates, names), np.array([float(case.fails) for case in cases])
     mean, scale = x.mean(0), np.maximum(x.std(0), 1e-6)
     z = np.column_stack([(x - mean) / scale, np.ones(len(x))])
@@ -49,7 +35,7 @@ def fit(cases: Sequence[Case], updates: int, names: Sequence[str], ridge: float 
 
 
 def _matrix(cases: Sequence[Case], updates: int, names: Sequence[str]) -> NDArray[np.float64]:
-    return np.array([[case.features[updates][name] for name in names] for case in cases], dtype=np.float64)
+    return np.array([[case.features(updates)[name] for name in names] for case in cases], dtype=np.float64)
 
 
 def left_out(
@@ -57,7 +43,7 @@ def left_out(
 ) -> list[float]:
     """The probability of failing for each case, from a fit that has seen no case of its group."""
     fits = {key: fit([case for case in cases if group(case) != key], updates, names, ridge) for key in set(map(group, cases))}
-    return [fits[group(case)].failure(case.features[updates]) for case in cases]
+    return [fits[group(case)].failure(case.features(updates)) for case in cases]
 
 
 def auroc(probabilities: Sequence[float], fails: Sequence[bool]) -> float:
@@ -86,11 +72,6 @@ def ece(probabilities: Sequence[float], fails: Sequence[bool]) -> float:
     return sum(abs(p - share) * runs for p, share, runs in rows) / sum(runs for *_, runs in rows)
 
 
-def architecture(family: str) -> str:
-    """Who built the model."""
-    return "torch" if family.startswith("torch") else "hugging_face" if family in ("gpt2", "bert", "llama") else "native"
-
-
-def groups_of(cases: Iterable[Case]) -> dict[str, Callable[[Case], str]]:
+def groups_of() -> dict[str, Callable[[Case], str]]:
     """What is left out as a whole, by name."""
     return {"family": lambda c: c.family, "architecture": lambda c: c.architecture, "task": lambda c: c.kind}

@@ -53,8 +53,8 @@ class Ending:
         return "trains"
 
 
-def settle(endings: Mapping[int, Ending]) -> dict[int, Outcome]:
+def settle(endings: Mapping[float, Ending]) -> dict[float, Outcome]:
     """The outcomes of one design's runs by rate: a slow run fails where a lower rate trains."""
     outcomes = {rate: ending.outcome for rate, ending in endings.items()}
-    slowest = min((rate for rate, outcome in outcomes.items() if outcome == "trains"), default=1_000)
+    slowest = min((rate for rate, outcome in outcomes.items() if outcome == "trains"), default=math.inf)
     return {rate: "fails" if outcome == "slow" and rate > slowest else outcome for rate, outcome in outcomes.items()}

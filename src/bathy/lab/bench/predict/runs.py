@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import cache
 from itertools import islice
@@ -21,7 +21,6 @@ from bathy.clinic.readings import Reading, select
 from bathy.clinic.rehearsal import Point, Recipe, StandIn, point_of
 from bathy.clinic.rules import relative_updates
 from bathy.clinic.rules.rows import update_ratios
-from bathy.lab.bench.others import autopsy
 from bathy.lab.bench.predict.grid import Run
 from bathy.lab.bench.predict.models import Design, objective
 from bathy.lab.bench.predict.outcome import Ending
@@ -64,11 +63,8 @@ def ending_of(row: dict[str, Any]) -> Ending:
     return Ending(row["ending"]["unigram"], held, row["ending"]["source_gap"])
 
 
-def record(run: Run, watched: bool = False) -> dict[str, Any]:
-    """Rehearse and train; returns settings, what the rehearsal read, how the run ended, and its trace for the monitor.
-
-    `watched`: also by torchmortem, which takes several times as long as the run.
-    """
+def record(run: Run) -> dict[str, Any]:
+    """Rehearse and train; returns settings, what the rehearsal read, how the run ended, and its trace for the monitor."""
     start, design = time.process_time(), run.design
     example = next(batches(design.kind, design.seed))
     model = design.build(example).train()
@@ -77,25 +73,22 @@ def record(run: Run, watched: bool = False) -> dict[str, Any]:
     optimizer = make_optimizer(run, model)
     losses, norms, samples = list[float](), list[float](), list[dict[str, Any]]()
     held: list[tuple[float, float | None]] = []
-    with (
-        autopsy(model, optimizer, watched) as post_mortem,
-        bathy.Monitor(model, optimizer=optimizer, every=EVERY, batch=example.inputs, on_warning=lambda _: None) as monitor,
-    ):
+    with bathy.Monitor(model, optimizer=optimizer, every=EVERY, batch=example.inputs, on_warning=lambda _: None) as monitor:
         for step, example in enumerate(islice(batches(design.kind, design.seed), run.steps), 1):
-            loss, norm = update(model, optimizer, example, run.lr * min(1.0, step / run.warmup), post_mortem.step)
+            loss, norm = update(model, optimizer, example, run.lr * min(1.0, step / run.warmup))
             losses.append(loss)
             norms.append(norm)
             due = monitor.due(step)
             monitor.step(loss)
             if due:
-                samples.append(sample(monitor.readings, step))
+                samples.append(sample(monitor.latest, step))
             if not math.isfinite(loss):
                 break
             if step % (run.steps // 8) == 0:
                 held.append(look(model, design.kind))
     ending = Ending(_unigram(design.kind), [h for h, _ in held], [g for _, g in held if g is not None])
     warned = [[finding.step, finding.name] for finding in monitor.findings]
-    row |= {"ending": asdict(ending), "warned": warned, "torchmortem": post_mortem.findings(), "samples": samples}
+    row |= {"ending": asdict(ending), "warned": warned, "samples": samples}
     spent = {"seconds": time.process_time() - start, "rehearsal_seconds": rehearsal}
     return rounded(row | {"losses": losses, "gradients": norms, **spent})
 
@@ -114,18 +107,15 @@ def make_optimizer(run: Run, model: nn.Module) -> torch.optim.Optimizer:
     return getattr(torch.optim, run.optimizer)(model.parameters(), run.lr, betas=(0.9, run.beta2), **extra)
 
 
-def update(
-    model: nn.Module, optimizer: torch.optim.Optimizer, example: Example, lr: float, told: Callable[[float], object]
-) -> tuple[float, float]:
-    """One update, of which a watcher is told before gradients are gone; the loss and the norm of the whole gradient."""
+def update(model: nn.Module, optimizer: torch.optim.Optimizer, example: Example, lr: float) -> tuple[float, float]:
+    """One update; the loss and the norm of the whole gradient."""
     for group in optimizer.param_groups:
         group["lr"] = lr
     loss = objective(model, example)
     loss.backward()
-    grads = [p.grad for p in model.parameters() if p.grad is not None]
+    grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     norm = torch.nn.utils.get_total_norm(grads)
     optimizer.step()
-    told(loss.item())
     optimizer.zero_grad()
     return loss.item(), norm.item()
 
@@ -149,9 +139,8 @@ def _unigram(kind: Any) -> float:
     return unigram_entropy(kind)
 
 
-def sample(readings: Sequence[Reading], step: int) -> dict[str, Any]:
+def sample(rows: Sequence[Reading], step: int) -> dict[str, Any]:
     """One sample: what the live rules read, in few numbers."""
-    rows = select(readings, step=step)
     point = point_of(rows, 0.0)
     outside = [ratio for row, ratio in update_ratios(rows) if not row.stack]
     usual = [row.value for row in select(rows, "usual_update")]

@@ -46,7 +46,7 @@ class Example:
 def python_source() -> Tensor:
     """The standard library of the running Python, its modules in the order of their names, as ids of 40 symbols.
 
-    Letters without case, digits as one, and what else is frequent; the rest is one symbol. Small models learn it in few updates.
+    Letters without case, digits as one, and what else is frequent; the rest is one symbol.
     """
     folder, text = Path(sysconfig.get_paths()["stdlib"]), bytearray()
     for path in sorted(folder.glob("*.py")):
@@ -84,9 +84,9 @@ def _multi30k() -> list[tuple[list[str], list[str]]]:
     folder = os.environ.get(MULTI30K)
     if not folder:
         raise ConfigError(f"the larger part reads Multi30k: set {MULTI30K} to a folder with train.de.gz and train.en.gz")
-    german, english = (gzip.open(Path(folder) / f"train.{side}.gz", "rt", encoding="utf-8") for side in ("de", "en"))
-    with german, english:
-        return [(a.lower().split(), b.lower().split()) for a, b in islice(zip(german, english, strict=True), 8_000)]
+    sides = [gzip.decompress((Path(folder) / f"train.{side}.gz").read_bytes()).decode() for side in ("de", "en")]
+    german, english = (side.lower().splitlines()[:8_000] for side in sides)
+    return [(a.split(), b.split()) for a, b in zip(german, english, strict=True)]
 
 
 def vocabulary(kind: Kind) -> int:
