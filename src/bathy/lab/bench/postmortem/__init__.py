@@ -7,6 +7,7 @@ resumes. `--quick` makes one run of each cause from the development seeds.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import tempfile
 import time
@@ -75,7 +76,7 @@ def examined(cause: str, seed: int, folder: Path, data: Path) -> Row:
 def autopsy(one: Case, run_folder: Path, data: Path) -> Row:
     """Train the case and examine it."""
     train(one, run_folder, data)
-    result = postmortem(run_folder, 10.0, read_config, lambda config: Injected(config, one.injection))
+    result = postmortem(run_folder, math.inf, read_config, lambda config: Injected(config, one.injection))
     found = result.failure
     return {
         "failure": found.why if found else "", "verdict": result.verdict.cause, "text": result.verdict.text,
