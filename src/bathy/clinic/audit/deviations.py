@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -122,8 +123,14 @@ def deviation(name: str, where: str, found: str, expected: str) -> Deviation:
 
 def norms(found: Signature) -> Iterator[Deviation]:
     """Norms with γ = 0 or another γ than their neighbours, with a large eps, and norms that layers share."""
+    place = {name: re.sub(r"\d+", "#", name) for name in found.gamma}
+    zeros = Counter(place[name] for name, gamma in found.gamma.items() if gamma == 0.0)
+    declared = all(site.declared for site in found.sites)
     for name, gamma in found.gamma.items():
-        if gamma == 0.0 and name in found.uses:
+        design = (
+            not declared and 1 < zeros[place[name]] > list(place.values()).count(place[name]) / 2
+        )  # branches that start at 0
+        if gamma == 0.0 and name in found.uses and not design:
             yield deviation("norm_gamma_zero", name, "γ = 0", "γ = 1")
     for name, eps in found.eps.items():
         if eps > EPS and name in found.uses:
