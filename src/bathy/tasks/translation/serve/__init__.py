@@ -38,13 +38,14 @@ def serve(folders: Sequence[Path], config: ServeConfig, threads: int = 0, **deco
     batchers = {pair: Batcher(engine, config.batch, config.queue) for pair, engine in engines.items()}
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    listener.listen(config.connections)  # from here on a client can connect
-    console.err.print(f"serving {', '.join(f'{a} → {b}' for a, b in engines)} on http://{shown}:{port}/", highlight=False)
     options = {"log_level": "warning", "server_header": False, "timeout_graceful_shutdown": GRACE, "access_log": False}
     options |= {"http": patient(config.body_timeout), "ws": "none", "limit_concurrency": config.connections, "lifespan": "on"}
-    settings = uvicorn.Config(Server(batchers, config).app(), **options)
-    signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises the signal again once all is finished: exit code 0 then
-    uvicorn.Server(settings).run(sockets=[listener])
+    server = uvicorn.Server(uvicorn.Config(Server(batchers, config).app(), **options))
+    # also before uvicorn has handlers of its own; it raises the signal again once all is finished: exit code 0 then
+    signal.signal(signal.SIGTERM, lambda *_: setattr(server, "should_exit", True))
+    listener.listen(config.connections)  # from here on a client can connect
+    console.err.print(f"serving {', '.join(f'{a} → {b}' for a, b in engines)} on http://{shown}:{port}/", highlight=False)
+    server.run(sockets=[listener])
 
 
 def open_engines(folders: Sequence[Path], config: ServeConfig, threads: int, **decode: object) -> dict[tuple[str, str], Engine]:
