@@ -37,6 +37,7 @@ MINIATURES: dict[str, dict[str, Any]] = {
     "admin": {"SIZES": {"2L-2L": SMALL}, "VOCAB": 50, "TOKENS": 64},
     "audit": {"SCHEMES": {name: SCHEMES[name] for name in ("post_ln", "deepnorm")}, "DEPTHS": {"encoder-only": (8, 0)}},
     "diagnosis": {"Trial": small_trial, "SEEDS": (0, 1, 2)},
+    "foreign": {"LAYERS": 2, "WIDTH": 16, "HEADS": 2, "ROWS": 4},
     "monitor": {"Trial": small_trial},
     "predict": {},
     "sites": {"BASE": small_bert()},

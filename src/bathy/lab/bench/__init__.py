@@ -16,6 +16,7 @@ BENCHES: dict[str, str] = {
     "admin": "bathy.lab.bench.admin",
     "audit": "bathy.lab.bench.audit",
     "diagnosis": "bathy.lab.bench.diagnosis",
+    "foreign": "bathy.lab.bench.foreign",
     "monitor": "bathy.lab.bench.monitor",
     "postmortem": "bathy.lab.bench.postmortem",
     "predict": "bathy.lab.bench.predict",

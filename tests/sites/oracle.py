@@ -1,0 +1,105 @@
+"""What a model's sites must be, by ways that share nothing with the code under test: its source's additions, its config."""
+
+import copy
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+ADDITIONS = {torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__}
+NOISE, DRAWS = 0.02, 4
+"""Relative size of the change of every matrix, and how often it is drawn."""
+
+
+class Additions(TorchFunctionMode):
+    """Counts the additions of two equal-shaped streams that the model's Python code makes, as a reader of it would."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        tensors = [a for a in args if isinstance(a, Tensor)]
+        if func in ADDITIONS and len(tensors) == 2 and tensors[0].shape == tensors[1].shape:
+            self.count += tensors[0].dim() > 1 and tensors[0].is_floating_point() and not isinstance(tensors[1], nn.Parameter)
+        return func(*args, **(kwargs or {}))
+
+
+def run(model: nn.Module, batch: Any) -> Any:
+    """The model's output in evaluation mode, by its modules; the model is left in that mode."""
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.no_grad(), warnings.catch_warnings(action="ignore"):
+            model.eval()
+            if isinstance(batch, dict):
+                return model(**batch)
+            return model(*batch) if isinstance(batch, tuple) else model(batch)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
+
+
+def additions(model: nn.Module, batch: Any) -> int:
+    """How many sums of two streams the model's source runs."""
+    with Additions() as counter:
+        run(copy.deepcopy(model), batch)
+    return counter.count
+
+
+def leaves(value: Any) -> Iterator[Tensor]:
+    """The floating-point tensors of an output, whatever holds them."""
+    if isinstance(value, Tensor):
+        if value.is_floating_point():
+            yield value.detach().double()
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from leaves(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from leaves(item)
+    elif hasattr(value, "__dict__"):
+        yield from leaves({k: v for k, v in vars(value).items() if isinstance(v, Tensor | list | tuple | dict)})
+
+
+def results(model: nn.Module, batch: Any) -> list[Tensor]:
+    """What the model gives for the batch, dropout off; caches and other state of a call are not counted twice."""
+    return list(leaves(run(copy.deepcopy(model), batch)))
+
+
+def gap(a: list[Tensor], b: list[Tensor]) -> float:
+    """The largest difference of two results, relative to the largest finite number of the first."""
+    assert len(a) == len(b)
+    worst = 0.0
+    for x, y in zip(a, b, strict=True):
+        differ = ~((x == y) | (x.isnan() & y.isnan()))
+        if bool(differ.any()):
+            size = x[x.isfinite()].abs().max().clamp(min=1) if bool(x.isfinite().any()) else torch.tensor(1.0)
+            worst = max(worst, float(((x - y).abs()[differ] / size).nan_to_num(nan=float("inf")).max()))
+    return worst
+
+
+def response(model: nn.Module, batch: Any) -> float:
+    """How far the first result moves, in units of its own spread, when every matrix changes by a small share of its size.
+
+    This is what depth amplifies and a remedy must lower (Theorem 2 of the paper), measured without any of bathy's code.
+    """
+    plain = results(model, batch)[0]
+    spread = (plain - plain.mean()).square().mean().clamp(min=1e-30)
+    moved = [(results(shaken(model, draw), batch)[0] - plain).square().mean() / spread for draw in range(DRAWS)]
+    return float(torch.stack(moved).mean().sqrt())
+
+
+def shaken(model: nn.Module, draw: int) -> nn.Module:
+    """A copy whose matrices, embeddings left out, are each changed by noise of NOISE times their own deviation."""
+    generator = torch.Generator().manual_seed(draw)
+    model = copy.deepcopy(model)
+    tables = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1 and id(parameter) not in tables and parameter.is_floating_point() and parameter.numel() > 1:
+                scale = NOISE * parameter.float().std()
+                parameter.add_((torch.randn(parameter.shape, generator=generator) * scale).to(parameter.dtype))
+    return model
