@@ -4,28 +4,47 @@ from typing import Any
 
 from torch import nn
 
-PER_LAYER: dict[str, tuple[int, str]] = {}
-"""Sub-layers that one layer more adds, for kinds that are not the usual 2 (encoder–decoders: 2 + 3)."""
+PER_LAYER: dict[str, dict[str, tuple[int, str]]] = {
+    "torch": {
+        "TransformerDecoder": (3, "self-attention, cross-attention, feed-forward"),
+        "Transformer": (5, "encoder 2, decoder 3"),
+    },
+    "x-transformers": {"macaron": (3, "feed-forward, attention, feed-forward")},
+    "diffusers": {
+        "Transformer2D": (3, "self-attention, cross-attention, feed-forward"),
+        "PixArt": (3, "self-attention, cross-attention, feed-forward"),
+        "SD3": (4, "attention and feed-forward of two streams"),
+        "Flux": (1, "attention and feed-forward in parallel"),
+    },
+    "transformers": {},
+}
+"""Sub-layers that one layer more adds, where that is not attention and feed-forward (encoder–decoders: 2 + 3)."""
 IN_ALL: dict[tuple[str, str], tuple[int, str]] = {}
 """Residual sums of models whose depth cannot be chosen, where the source's additions are not the number."""
 
 
-def expected_runs(library: str, name: str, model: nn.Module, layers: int, sums: int) -> tuple[int, str]:
-    """How many executions of sites there are, or how many more with `layers` layers more, and how that is known."""
+def expected_runs(row: dict[str, Any]) -> tuple[int, str]:
+    """How many executions of sites a specimen has, or how many more with its `layers` layers more, and how that is known."""
+    library, name, layers = row["library"], row["name"], row["layers"]
     if (library, name) in IN_ALL:
         return IN_ALL[library, name]
     if not layers:
-        return sums, "sums of streams that its source runs"
-    if library == "transformers":
-        each, why = PER_LAYER.get(name) or _usual(model)
-        return layers * each, why
-    return sums, f"sums of streams that its source runs for {layers} layers"
+        return row["sums"], "sums of two streams, as its source runs them"
+    each, why = _known(library, name) or row["usual"]
+    return layers * each, f"{each} for each layer: {why}"
 
 
-def _usual(model: nn.Module) -> tuple[int, str]:
-    """Attention and feed-forward for each layer of each tower; a decoder has cross-attention too."""
-    config: Any = model.config
-    if getattr(config, "is_encoder_decoder", False):
-        return 5, "encoder 2, decoder 3 for each layer"
+def _known(library: str, name: str) -> tuple[int, str] | None:
+    """The architecture's own number, by the model's name without its options, or by an option."""
+    table = PER_LAYER.get(library, {})
+    plain, _, option = name.partition(", ")
+    return table.get(name) or table.get(plain) or table.get(option)
+
+
+def usual(library: str, model: nn.Module) -> tuple[int, str]:
+    """Attention and feed-forward for each layer of each tower; a decoder beside an encoder has cross-attention too."""
+    config: Any = getattr(model, "config", None)
+    if library == "transformers" and getattr(config, "is_encoder_decoder", False):
+        return 5, "encoder 2, decoder 3"
     towers = [key for key in ("text_config", "vision_config", "audio_config") if getattr(config, key, None) is not None]
-    return 2 * max(1, len(towers)), "attention and feed-forward for each layer"
+    return 2 * max(1, len(towers)), f"attention and feed-forward{' of each tower' if len(towers) > 1 else ''}"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 ADDITIONS = {torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__}
-NOISE, DRAWS = 0.02, 4
+NOISE, DRAWS = 0.02, 3
 """Relative size of the change of every matrix, and how often it is drawn."""
 
 

@@ -154,7 +154,7 @@ def test_additions_that_are_no_residual_are_listed_with_the_reason() -> None:
 
 
 def test_a_model_without_residuals_is_an_error_that_says_what_was_seen() -> None:
-    with pytest.raises(ModelError, match="Linear has no residual connection that can be found: 0 additions"):
+    with pytest.raises(ModelError, match=r"Linear has no residual connection x \+ f\(x\) that can be found: 0 additions"):
         find_sites(nn.Linear(WIDTH, WIDTH), torch.randn(2, WIDTH))
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from architectures import expected_runs
+from architectures import expected_runs, usual
 from oracle import additions, gap, response, results
 from torch import nn
 
@@ -36,8 +36,13 @@ class Trial:
     verdict: str = "right"
     reason: str = ""
     sites: int = 0
+    layers: int = 0
+    """Layers that the deeper of two models has more; 0 where its depth cannot be chosen."""
     runs: int = 0
-    """Executions of sites in one pass."""
+    """Executions of sites in one pass, or how many more the deeper model has."""
+    sums: int = 0
+    """The same of sums of two streams, as the source runs them."""
+    usual: tuple[int, str] = (2, "")
     expected: str = ""
     """What the architecture has, and how that is known."""
     placement: str = ""
@@ -68,9 +73,20 @@ def trial(name: str, library: str, build: Build, law: bool = True) -> Trial:
         where = f"{place.filename.split('/')[-1]}:{place.lineno}"
         result.verdict = "wrong"
         result.reason = f"traceback: {type(error).__name__}: {str(error)[:160]} ({where})"
-    if result.problems:
-        result.verdict, result.reason = "wrong", "; ".join(result.problems)
     return result
+
+
+def judged(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with its verdict: what was counted held against the architecture, and what else was found."""
+    if row["verdict"] == "excluded" or not row["sites"]:
+        return row
+    wanted, why = expected_runs(row)
+    problems = list(row["problems"])
+    if row["runs"] != wanted:
+        more = f" more for {row['layers']} layers more" if row["layers"] else ""
+        problems.append(f"{row['runs']} sites{more}, where the architecture has {wanted} ({why})")
+    row = row | {"expected": f"{wanted} ({why})"}
+    return row | {"verdict": "wrong", "reason": "; ".join(problems)} if problems else row
 
 
 def _try(result: Trial, build: Build, law: bool) -> None:
@@ -79,9 +95,8 @@ def _try(result: Trial, build: Build, law: bool) -> None:
     count = additions(model, batch)
     sites = bathy.find_sites(model, batch)
     result.sites, result.placement = len(sites), "/".join(sorted({site.placement for site in sites}))
-    result.runs = sum(site.calls for site in sites)
     _unchanged(result, model, before)
-    _count_law(result, build, sites, count, model, law)
+    _count(result, build, sites, count, model, law)
     plain = response(model, batch)
     profile = bathy.stabilise_(model, batch)
     result.remedy = ", ".join(sorted({t.remedy for t in profile.treatments if t.kept})) or "not needed"
@@ -111,23 +126,21 @@ def _unchanged(result: Trial, model: nn.Module, before: dict[str, torch.Tensor])
         result.problems.append("find_sites left hooks behind")
 
 
-def _count_law(result: Trial, build: Build, sites: Any, count: int, model: nn.Module, law: bool) -> None:
-    """Sites as the architecture has them: for each layer more, its sub-layers; without layers to choose, the source's sums."""
-    fewer_runs = fewer_sums = layers = 0
-    if law:
-        shallow, batch = build(SHALLOW)
-        if sum(p.numel() for p in shallow.parameters()) != sum(p.numel() for p in model.parameters()):
-            fewer = bathy.find_sites(shallow, batch)
-            fewer_runs, layers = sum(site.calls for site in fewer), DEEP - SHALLOW
-            fewer_sums = additions(shallow, batch)
-            stacks, were = {s.stack for s in sites}, {s.stack for s in fewer}
-            if len(stacks) > len(were):
-                result.problems.append(f"{len(were)} stacks become {len(stacks)} with {layers} layers more")
-    wanted, why = expected_runs(result.library, result.name, model, layers, count - fewer_sums)
-    result.expected = f"{wanted} {why}"
-    if result.runs - fewer_runs != wanted:
-        more = f" more for {layers} layers more" if layers else ""
-        result.problems.append(f"{result.runs - fewer_runs} sites{more}, where the architecture has {wanted} ({why})")
+def _count(result: Trial, build: Build, sites: Any, count: int, model: nn.Module, law: bool) -> None:
+    """Sites and the source's sums, or, where the depth can be chosen, how many more of both there are with more layers."""
+    result.runs, result.sums, result.usual = sum(site.calls for site in sites), count, usual(result.library, model)
+    if not law:
+        return
+    shallow, batch = build(SHALLOW)
+    if sum(p.numel() for p in shallow.parameters()) == sum(p.numel() for p in model.parameters()):
+        return
+    fewer = bathy.find_sites(shallow, batch)
+    result.layers = DEEP - SHALLOW
+    result.runs -= sum(site.calls for site in fewer)
+    result.sums -= additions(shallow, batch)
+    stacks, were = {site.stack for site in sites}, {site.stack for site in fewer}
+    if len(stacks) > len(were):
+        result.problems.append(f"{len(were)} stacks become {len(stacks)} with {result.layers} layers more")
 
 
 def _fold(result: Trial, model: nn.Module, batch: Any) -> None:

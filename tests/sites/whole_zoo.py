@@ -8,11 +8,11 @@ Rows are appended to OUT.rows.jsonl as they come; a run that was interrupted res
 import argparse
 import json
 import signal
-import subprocess
 import sys
 import time
 import warnings
 from collections import Counter
+from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 from libraries import LIBRARIES, entries
-from trial import Trial, trial
+from trial import Trial, judged, trial
 
 from bathy.lab.bench.shrink import Excluded
 from bathy.lab.bench.zoo import Entry
@@ -60,10 +60,13 @@ def attempt(entry: Entry) -> Trial:
 
 
 def revision() -> str:
-    """The commit of the code, with `-dirty` where src or this folder differ from it."""
-    head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    own = ["git", "status", "--porcelain", "--", "src/bathy/sites", "src/bathy/admin", "tests/sites"]
-    return head + ("-dirty" if subprocess.run(own, cwd=ROOT, capture_output=True, text=True).stdout else "")
+    """A digest of the code under test and of what tries it."""
+    tried = [*ROOT.glob("src/bathy/sites/*.py"), *ROOT.glob("src/bathy/admin/*.py")]
+    own = [ROOT / "tests" / "sites" / name for name in ("trial.py", "oracle.py", "libraries.py")]
+    digest = sha256()
+    for path in sorted([*tried, *own]):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def versions() -> dict[str, str]:
@@ -111,11 +114,11 @@ def _done(rows: Path, now: str) -> dict[tuple[str, str], dict[str, Any]]:
 
 def _report(entry: Entry, now: str, rows: Path | None) -> dict[str, Any]:
     start = time.process_time()
-    row = attempt(entry).row()
+    row = judged(attempt(entry).row())
     seconds = time.process_time() - start
-    print(f"{row['library']} {row['name']}: {row['verdict']} {row['sites']} ({row['expected']}) {row['placement']} {row['remedy']} "
-          f"{row['before']:.2f}→{row['after']:.2f} {row['response']} fold {row['fold'][:90]} | {row['reason'][:300]} "
-          f"({seconds:.0f} s)", flush=True)  # fmt: skip
+    verdict = f"{row['library']} {row['name']}: {row['verdict']} {row['sites']} {row['expected']} {row['placement']}"
+    found = f"{row['remedy']} {row['before']:.2f}→{row['after']:.2f} {row['response']} fold {row['fold'][:90]}"
+    print(f"{verdict} {found} | {row['reason'][:300]} ({seconds:.0f} s)", flush=True)
     if rows is not None:
         with rows.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row | {"revision": now}, ensure_ascii=False) + "\n")
@@ -125,7 +128,8 @@ def _report(entry: Entry, now: str, rows: Path | None) -> dict[str, Any]:
 def write(rows: list[dict[str, Any]], now: str, path: Path) -> None:
     """The results of one whole run as JSON, with what made them."""
     command = "python tests/sites/whole_zoo.py --out docs/results/zoo.json"
-    head = {"command": command, "revision": now, "versions": versions(), "seed": 0}
+    head = {"command": command, "code": now, "versions": versions(), "seed": 0}
+    rows = [judged(row) for row in rows]
     counts = dict(Counter(row["verdict"] for row in rows))
     ordered = sorted(rows, key=lambda row: (row["library"], row["name"]))
     text = json.dumps({**head, "counts": counts, "rows": ordered}, indent=0, ensure_ascii=False)

@@ -107,6 +107,10 @@ def verify(model: nn.Module, folded: nn.Module, batch: Batch) -> None:
     """Refuse, by ModelError, a folded model whose outputs for the batch are not those of the model, dropout off."""
     with undisturbed(model), undisturbed(folded), torch.no_grad():
         pair = [outputs(part.eval(), batch) for part in (model, folded)]
+    if not pair[0]:
+        raise ModelError(
+            "the model gives no floating-point tensor by which folding could be verified; let it return its logits"
+        )
     compare(pair[0], pair[1], model, "folding changes the output")
 
 
@@ -195,10 +199,10 @@ def _scaler(site: Site) -> Callable[[Tensor | float], None]:
     def multiply(factor: Tensor | float, offset: int) -> None:
         for name, value in own.items():
             shift = 0 if "bias" in name or "beta" in name else offset
-            value.copy_((kept[name] + shift) * factor - shift)
+            value.copy_((kept[name] + shift) * _fitting(factor, value, site) - shift)
 
     like = next(iter(own.values()), torch.zeros(1))
-    x = torch.randn(4, 8, site.width, generator=torch.Generator().manual_seed(0)).to(like)
+    x = torch.randn(32, site.width, generator=torch.Generator().manual_seed(0)).to(like)
     with torch.no_grad(), undisturbed(norm):
         norm.eval()
         plain = norm.forward(x).float()  # without the hook that adds ω
@@ -209,3 +213,14 @@ def _scaler(site: Site) -> Callable[[Tensor | float], None]:
             if doubled:
                 return partial(multiply, offset=offset)
     raise ModelError(f"the norm after {site.name} has no γ that could take up the ω of the next site; keep ω")
+
+
+def _fitting(factor: Tensor | float, value: Tensor, site: Site) -> Tensor | float:
+    """The factor in the shape of a norm's parameter: one number for a norm that has only one, if ω is one number throughout."""
+    if isinstance(factor, float) or value.numel() == factor.numel():
+        return factor
+    if value.numel() > 1 or bool((factor != factor[0]).any()):
+        raise ModelError(
+            f"the norm after {site.name} has {value.numel()} γ for the {factor.numel()} ω of the next site; keep ω"
+        )
+    return factor[0]

@@ -29,6 +29,7 @@ from bathy.pages.shown import Part, Shown
 from bathy.sites.batch import Batch, call, on_device_of, undisturbed
 from bathy.sites.real_tokens import ALL, Mask, RealTokens, first_tokens
 from bathy.sites.site import Site, declared_sites, variance
+from bathy.sites.spots import Seen, spotted
 from bathy.sites.trace import find_sites
 
 PROFILE_TOKENS = 8192
@@ -161,24 +162,51 @@ def profile_sites(
 
     Where layers are dropped at random, so that some did not run, the pass is made in evaluation mode.
     """
-    notes = [f"{site.name} is not measured: {reason}" for site in sites if (reason := _unseen(site))]
-    seen = [site for site in sites if not _unseen(site)]
-    if not seen:
-        raise ModelError(f"none of the {len(sites)} sites can be watched; of the first, {notes[0]}")
-    batch, real = first_tokens(model, batch, seen, tokens, mask)
+    seen, unseen = [site for site in sites if not _unseen(site)], [site for site in sites if _unseen(site)]
+    batch, real = first_tokens(model, batch, sites, tokens, mask)
+    shown, notes = _measure_unseen(model, unseen, batch, real)
+    if not seen and not shown:
+        raise ModelError(
+            f"none of the {len(sites)} sites can be watched; of the first, {notes[0]}. Let a module take or give x and f(x), "
+            "e.g. nn.Identity() around them, so that hooks can see them"
+        )
     with _borrowed_omegas(seen, set_omega), undisturbed(model), torch.no_grad():
         readings = _measure(model.train(), seen, batch, real, set_omega)
         if not all(readings.values()):
             notes.append("layers are dropped at random in training: profiled in evaluation mode, where all run")
             readings = _measure(model.eval(), seen, batch, real, set_omega)
     real.check()
-    rows = _site_profiles(seen, readings)
+    readings |= shown
+    rows = _site_profiles([site for site in sites if site.name in readings], readings)
     return Profile(rows, real.counts, real.source, notes, groups=getattr(sites, "groups", {}), origin=origin())
 
 
 def _unseen(site: Site) -> str:
     """Why a site cannot be profiled; empty where it can."""
     return next((f"its {moment}: {site.unwatched[moment]}" for moment in ("input", "branch") if moment in site.unwatched), "")
+
+
+def _measure_unseen(
+    model: nn.Module, unseen: Sequence[Site], batch: Batch, real: RealTokens
+) -> tuple[dict[str, list[Tensor]], list[str]]:
+    """[Var[x], Var[a], 1/ω²] of sites that no module shows, from a pass in evaluation mode, and what to say of them."""
+    kept = spotted(model, batch, [seen for site in unseen for seen in _spots(site)]) if unseen else {}
+    readings: dict[str, list[Tensor]] = {}
+    for site in unseen:
+        found = [moments for seen in _spots(site) if (moments := seen.moments(kept, site.skip))]
+        for x, a in found if len(found) == site.calls else ():
+            sizes = variance(x, real.of(site, x)) * site.skip**2, variance(a, real.of(site, a)), torch.ones((), device=x.device)
+            readings.setdefault(site.name, []).append(torch.stack(sizes))
+    notes = [f"{site.name} is not measured: {_unseen(site)}" for site in unseen if site.name not in readings]
+    if readings:
+        notes.append(
+            f"measured in evaluation mode, as no module shows them: {len(readings)} sites, {next(iter(readings))} first"
+        )
+    return readings, notes
+
+
+def _spots(site: Site) -> Sequence[Seen]:
+    return getattr(site, "spots", ())
 
 
 def needs_profile(model: nn.Module) -> bool:

@@ -158,6 +158,8 @@ def _judge(stack: str, remedy: str, chain: Chain, before: Profile, after: Profil
 def _why(stack: str, before: Profile) -> str:
     """Why a remedy may not have helped: beside branches far larger than what a stack starts from, their size does not count."""
     first = next(row for row in before.sites if row.stack == stack)
+    if not first.input_variance:
+        return ". It starts from zeros, so that only the sizes of its branches beside each other count"
     if first.input_variance < 0.3 * first.branch_variance:
         return (
             f". It starts from a variance of {first.input_variance:.2g} and its first branch adds {first.branch_variance:.2g}: "

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bathy.errors import BatchError
-from bathy.sites.batch import Batch, map_tensors
+from bathy.sites.batch import Batch, map_tensors, tensors_in
 
 Loss = Callable[[Any, Batch], Tensor]
 """The training objective: from the model's output and the batch to one number."""
@@ -18,8 +18,7 @@ Loss = Callable[[Any, Batch], Tensor]
 
 def loss_for(output: Any, batch: Batch) -> Loss:
     """The objective where none was given: the output's own, else the next token's where logits fit, else a projection."""
-    own = getattr(output, "loss", None) is not None
-    return default_loss if own or _next_token(output, batch) is not None else projection_loss
+    return default_loss if own_loss(output) is not None or _next_token(output, batch) is not None else projection_loss
 
 
 def default_loss(output: Any, batch: Batch) -> Tensor:
@@ -27,13 +26,21 @@ def default_loss(output: Any, batch: Batch) -> Tensor:
 
     Those are what a decoder reads, so position t is asked for token t + 1; id 0 is padding and is left out.
     """
-    if getattr(output, "loss", None) is not None:
-        return output.loss
+    own = own_loss(output)
+    if own is not None:
+        return own
     found = _next_token(output, batch)
     if found is None:
         raise BatchError("the model's output gives no loss by itself; pass loss=function of (output, batch)")
     logits, tokens = found
     return F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten(), ignore_index=0)
+
+
+def own_loss(output: Any) -> Tensor | None:
+    """The loss that a model gives itself: its output when that is one number, else what is called `loss` in it."""
+    own = output if isinstance(output, Tensor) else output.get("loss") if isinstance(output, Mapping) else None
+    own = getattr(output, "loss", None) if own is None else own
+    return own if isinstance(own, Tensor) and own.dim() == 0 and own.is_floating_point() else None
 
 
 def _next_token(output: Any, batch: Batch) -> tuple[Tensor, Tensor] | None:
@@ -55,14 +62,14 @@ def logits_of(output: Any) -> Tensor | None:
 def projection_loss(output: Any, batch: Batch) -> Tensor:
     """A seeded random projection of the output: (1/n) Σ ⟨y, r⟩/√D over its n vectors y, for a model that gives no loss."""
     y = first_tensor(output).float()
+    y = y if y.dim() else y[None]
     direction = torch.randn(y.shape[-1], generator=torch.Generator().manual_seed(0)).to(y.device)
     return (y @ direction).mean() / y.shape[-1] ** 0.5
 
 
 def first_tensor(output: Any) -> Tensor:
     """The first floating-point tensor of a model's output."""
-    among = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else [output]
-    found = [part for part in among if isinstance(part, Tensor) and part.is_floating_point()]
+    found = [part for _, part in tensors_in(output) if part.is_floating_point()]
     if not found:
         raise BatchError("the model's output has no floating-point tensor; pass loss=function of (output, batch)")
     return found[0]

@@ -136,9 +136,17 @@ class Subject(Labelled):
                 self.output = self.forward()
             if backward:
                 loss = self.loss(self.output, self.batch)
-                (loss * self.loss_scale).backward()
+                backward_of(loss * self.loss_scale)
                 self.value = loss.detach()
         self.recorders |= recorders
+
+
+def backward_of(loss: Tensor) -> None:
+    """The backward pass; where the model's own code does not allow one, an error says that training would fail too."""
+    try:
+        loss.backward()
+    except RuntimeError as error:
+        raise ModelError(f"the model's backward pass fails, as it would in training: {str(error).splitlines()[0]}") from error
 
 
 def _without_gradients(hear: Watcher) -> Watcher:

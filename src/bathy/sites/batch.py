@@ -38,7 +38,7 @@ def call(model: nn.Module, batch: Batch) -> Any:
 
 
 def tensors_in(value: Any, depth: int = 4) -> Iterator[tuple[tuple[str | int, ...], Tensor]]:
-    """The tensors in a value, its tuples, lists, dicts and dataclasses, each with the way to it."""
+    """The tensors in a value, its tuples, lists, dicts, dataclasses and other plain objects, each with the way to it."""
     if isinstance(value, Tensor):
         yield (), value
         return
@@ -49,6 +49,8 @@ def tensors_in(value: Any, depth: int = 4) -> Iterator[tuple[tuple[str | int, ..
         items = enumerate(value)
     elif is_dataclass(value) and not isinstance(value, type):
         items = ((field.name, getattr(value, field.name, None)) for field in fields(value))
+    elif hasattr(value, "__dict__") and not isinstance(value, type | nn.Module) and not callable(value):
+        items = vars(value).items()
     if depth:
         for key, item in items:
             for where, tensor in tensors_in(item, depth - 1):
@@ -97,7 +99,8 @@ def sentences_within(masks: Mapping[str, Tensor], tokens: int) -> int:
 def undisturbed(model: nn.Module) -> Iterator[None]:
     """A block after which the model's mode and buffers and the random state are as before, also when it raises."""
     modes = [(module, module.training) for module in model.modules()]
-    buffers = [(module, dict(module._buffers)) for module in model.modules()]
+    scripted = torch.jit.ScriptModule  # keeps its buffers elsewhere, and no forward of it puts new ones in their place
+    buffers = [(module, dict(module._buffers)) for module in model.modules() if not isinstance(module, scripted)]
     kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
     devices = {parameter.device.index for parameter in model.parameters() if parameter.is_cuda}
     python, array = random.getstate(), numpy.random.get_state()  # by these, too, layers are dropped

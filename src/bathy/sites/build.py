@@ -14,10 +14,11 @@ from bathy.sites.connections import Connection
 from bathy.sites.graph import Graph, Key
 from bathy.sites.hooks import Sites, Tap, TracedSite
 from bathy.sites.matrices import matrices
-from bathy.sites.meaning import RESHAPES, VIEWS
+from bathy.sites.meaning import RESHAPES, SUMS, VIEWS
 from bathy.sites.outputs import Walk
 from bathy.sites.scalable import outputs_of
 from bathy.sites.site import Moment
+from bathy.sites.spots import Seen
 
 PASSED = VIEWS
 """What the stream may pass before a matrix reads it."""
@@ -70,8 +71,15 @@ class Builder:
             outputs=outputs,
             unclear=unclear,
             taps=taps,
+            spots=[self._seen(execution) for execution in c.executions],
             found=self.found,
         )
+
+    def _seen(self, c: Connection) -> Seen:
+        """Where one execution has x and what is added to it."""
+        values = self.graph.values
+        plain = values[c.b].op in SUMS and c.b not in c.branches and (not c.alone or self._branch_factor(c) == 1)
+        return Seen(values[c.x].spot, tuple(values[n].spot for n in (c.branches if plain else [c.b])), whole=not plain)
 
     def _matrices(self, c: Connection) -> list[Matrix]:
         """The branch's matrices that are parameters of their own."""
@@ -79,12 +87,11 @@ class Builder:
 
     def _skip(self, c: Connection) -> float | None:
         """The constant on the shortcut; None where it is none, or the shortcut is reshaped, masked or gated."""
-        value = self.graph.values[c.b]
-        if self.graph.values[c.x].shape != value.shape:
+        value, x = self.graph.values[c.b], self.graph.values[c.x]
+        if (x.shape.numel(), x.shape[-1]) != (value.shape.numel(), value.shape[-1]):
             return None
-        factor = self.graph.factor(c.x, c.shortcut)
-        second = len(value.inputs) > 1 and value.inputs[1] == c.shortcut and c.alone
-        return None if factor is None else factor * (value.alpha if second else 1.0)
+        factor, own = self.graph.factor(c.x, c.shortcut), c.weight(self.graph)
+        return None if factor is None or own is None else factor * own
 
     def _norm_path(self, c: Connection) -> str:
         """The module that is the norm: it says so, or all it does is call a norm; '' where the norm is a bare function."""

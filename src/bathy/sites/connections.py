@@ -12,18 +12,20 @@ from dataclasses import dataclass, field
 
 from bathy.sites.graph import Graph, Value
 from bathy.sites.hooks import PassedOver
-from bathy.sites.matrices import PRODUCTS, Use, attention, uses, with_roles
+from bathy.sites.matrices import PRODUCTS, Use, attention, uses, uses_of, with_roles
 from bathy.sites.meaning import BOUNDS, FACTORS, JOINS, PIECES, POOLS, SUMS, VIEWS, carriers
 from bathy.sites.site import PLACEMENTS, Placement
 
 MIXES = PRODUCTS | {"avg_pool1d", "avg_pool2d", "_fft_r2c", "_fft_c2c", "_fft_c2r"}
 """Operations without a parameter that make a branch of a shortcut all the same."""
-SHORT = VIEWS | PIECES | POOLS | FACTORS | SUMS | JOINS | (BOUNDS - {"relu", "leaky_relu"}) | {"copy"}
+SHORT = VIEWS | PIECES | POOLS | FACTORS | SUMS | JOINS | (BOUNDS - {"relu", "leaky_relu"}) | {"copy", "lerp"}
 """What a shortcut may pass on its way to the sum."""
 READING = VIEWS | PIECES | FACTORS | {"cat", "where", "masked_fill"}
 """What may lie between the stream and the norm that a branch begins with."""
 FUSED_SUMS = {"addmm", "baddbmm", "addcmul"}
 SCATTERED_SUMS = {"index_add", "scatter_add"}
+SCORES = VIEWS | FACTORS | {"add", "masked_fill", "where"}
+"""What may lie between attention's scores and their softmax."""
 
 
 @dataclass(eq=False)
@@ -62,6 +64,19 @@ class Connection:
         """The value of the branch; -1 where no single value is."""
         return self.branches[0] if self.alone else -1
 
+    def weight(self, graph: Graph) -> float | None:
+        """The constant that the sum itself puts on the shortcut; None where it is none."""
+        value = graph.values[self.b]
+        second = len(value.inputs) > 1 and value.inputs[1] == self.shortcut
+        if value.op == "lerp":
+            part = value.arguments[2]
+            return (part if second else 1 - part) if isinstance(part, int | float) else None
+        if value.op == "mean":
+            return 1 / len(graph.values[value.inputs[0]].inputs)
+        if value.op in FUSED_SUMS:
+            return value.beta
+        return value.alpha if second and self.alone else 1.0
+
     def inside_sums(self, graph: Graph) -> set[int]:
         """The sums within a sum of several terms."""
         found, waiting = set[int](), [self.b]
@@ -79,15 +94,25 @@ def connections(graph: Graph, passed_over: list[PassedOver]) -> list[Connection]
     found: dict[int, Connection] = {}
     data = graph.data()
     for value in graph.values:
-        parts = terms(graph, value) if value.number in data else []
+        parts = terms(graph, value) if value.number not in graph.hidden else []
         if len(parts) > 1 and not _absorbed(graph, value):
             result = _connection(graph, value, parts, found)
             if isinstance(result, Connection):
                 result.before = _before(graph, result.x, found)
                 found[result.b] = result
-            elif result:
+            elif value.number in data:
                 passed_over.append(PassedOver(value.path, result))
-    return _without_nested(list(found.values()), passed_over)
+    return _without_nested(_fed(list(found.values()), data), passed_over)
+
+
+def _fed(found: list[Connection], data: set[int]) -> list[Connection]:
+    """The connections that see what the model was given, and those whose stream comes to do so: a decoder's first sums."""
+    kept: set[int] = set()
+    for c in reversed(found):
+        if c.b in data or c.b in kept:
+            kept.add(c.b)
+            kept |= {c.before.b} if c.before else set()
+    return [c for c in found if c.b in kept]
 
 
 def _without_nested(found: list[Connection], passed_over: list[PassedOver]) -> list[Connection]:
@@ -109,8 +134,10 @@ def terms(graph: Graph, value: Value) -> list[int]:
     """What a sum adds, sums within it taken apart; nothing for what is no sum of floating-point tensors."""
     if not value.floating or len(value.shape) < 2 or (value.op in FUSED_SUMS and graph.parameter(value.inputs[0])):
         return []
-    if value.op == "sum" and graph.values[value.inputs[0]].op == "stack":
+    if value.op in ("sum", "mean") and graph.values[value.inputs[0]].op == "stack":
         own = list(graph.values[value.inputs[0]].inputs)
+    elif value.op == "lerp":
+        own = list(value.inputs[:2])
     elif value.op in SUMS | SCATTERED_SUMS | FUSED_SUMS and len(value.inputs) > 1:
         own = [value.inputs[0], value.inputs[-1]]
         if value.op in FUSED_SUMS:
@@ -224,8 +251,10 @@ def _made(
     if value.number not in branches:
         inside.discard(value.number)
     rounds = [found[number] for number in inside if number in found]
-    if any(_carried(graph, _root(c).x, x) for c in rounds):
+    if any(_carried(graph, c.x, x) for c in rounds) and not _beside(graph, rounds, value):
         return f"goes round {len(rounds)} other site{'s' if len(rounds) > 1 else ''}"
+    if _are_scores(graph, value):
+        return "is a sum of attention's scores"
     nested = {number for c in rounds for number in c.inside}
     products = uses(graph, inside)
     if not products and not any(graph.values[number].op in MIXES for number in inside):
@@ -235,6 +264,26 @@ def _made(
     named = with_roles(graph, [use for use in products if use.number not in nested] or products, attends)
     alone = count == 2 and len(branches) == 1 and value.op in SUMS
     return Connection(value.number, x, branches, value.path, named, kind, inside, shortcut, alone)
+
+
+def _beside(graph: Graph, rounds: list[Connection], value: Value) -> bool:
+    """Whether the sites that a branch runs through are a second stream, as in reversible layers: it is added to later on."""
+    last = max(rounds, key=lambda c: c.b)
+    later = [graph.values[user] for user in graph.users(last.b, VIEWS) if user > value.number]
+    return any(user.op in SUMS and user.shape == graph.values[last.b].shape for user in later)
+
+
+def _are_scores(graph: Graph, value: Value) -> bool:
+    """Whether a sum goes to a softmax as it is: attention's scores, to which a layer may add those of the layer before."""
+    waiting, seen = [value.number], set[int]()
+    while waiting:
+        for user in graph.consumers[waiting.pop()]:
+            if graph.values[user].op in ("_softmax", "_safe_softmax"):
+                return True
+            if graph.values[user].op in SCORES and user not in seen and not uses_of(graph, graph.values[user]):
+                seen.add(user)
+                waiting.append(user)
+    return False
 
 
 def _root(c: Connection) -> Connection:
@@ -317,7 +366,7 @@ def places(graph: Graph, connections: Sequence[Connection]) -> list[Connection]:
     """The connections, later executions of the same modules gathered under the first."""
     first: dict[tuple[object, ...], Connection] = {}
     for c in connections:
-        norm = graph.values[c.norm].path if c.norm >= 0 else ""
+        norm = graph.values[c.norm].path if c.norm >= 0 and c.placement in ("post", "both") else ""
         key: tuple[object, ...] = (c.path, norm, *(use.weight for use in c.uses))
         if not c.uses and not norm:
             key = (*key, c.b)  # nothing tells it from another

@@ -6,9 +6,9 @@ autograd function all come down to the same few operations.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection
-from contextlib import ExitStack
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from weakref import ref
@@ -19,10 +19,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from bathy.errors import ModelError
 from bathy.sites.batch import Batch, call, tensors_in, undisturbed
-from bathy.sites.meaning import NORMS, PIECES, RESHAPES, SHAPE_ONLY, VIEWS, degree
+from bathy.sites.meaning import NORMS, PIECES, RESHAPES, SHAPE_ONLY, SUMS, VIEWS, degree
 
 Side = Literal["input", "output"]
+Spot = tuple[str, str, int]
+"""A value by the module that computes it, the operation, and how many of that kind came before in the pass."""
 MOST_INSIDE_NORM = 60
 """Operations inside a module that may be a norm."""
 
@@ -55,6 +58,9 @@ class Value:
     function: Callable[..., Any] | None = None
     alpha: float = 1.0
     """Number by which a sum multiplies its second operand."""
+    spot: Spot = ("", "", 0)
+    beta: float = 1.0
+    """Number by which a fused sum, as addmm is, multiplies its first operand."""
     overwrites: frozenset[int] = frozenset()
     """Values whose numbers this in-place operation changed."""
 
@@ -81,14 +87,21 @@ class Graph:
     def __post_init__(self) -> None:
         self.consumers: dict[int, list[int]] = defaultdict(list)
         self.hidden: set[int] = set()
+        self.counts: Counter[tuple[str, str]] = Counter()
         self.uses: dict[int, list[Any]] = {}  # what `matrices` has found of each value
         self.places: dict[int, list[tuple[Key, int]]] = defaultdict(list)  # where a value passed, and what number came next
 
     def add(self, op: str, inputs: tuple[int, ...], path: str, tensor: Tensor, **more: Any) -> int:
         """Append a value; returns its number."""
+        if tensor.is_nested:
+            raise ModelError(
+                "nested tensors cannot be traced; give a padded batch, or lay the tokens of all sentences end to end"
+            )
         number = len(self.values)
         floating = tensor.is_floating_point() or tensor.is_complex()
-        self.values.append(Value(number, op, inputs, path, tensor.shape, floating, **more))
+        spot = (path, op, self.counts[path, op])
+        self.counts[path, op] += 1
+        self.values.append(Value(number, op, inputs, path, tensor.shape, floating, spot=spot, **more))
         for source in dict.fromkeys(inputs):
             self.consumers[source].append(number)
         return number
@@ -162,18 +175,20 @@ class Graph:
 
     def factor(self, start: int, end: int) -> float | None:
         """The number by which `start` is multiplied on its way to `end`; None where more happens than that and reshaping."""
-        result, number = 1.0, end
+        from bathy.sites.replay import in_order
+
+        result, number, way = 1.0, end, [end]
         while number != start:
             value = self.values[number]
             numbers = [part for part in value.arguments[:2] if isinstance(part, int | float)]
             if value.op in ("mul", "div") and numbers and len(value.inputs) == 1:
                 result = result * numbers[0] if value.op == "mul" else result / numbers[0]
-            elif value.op not in RESHAPES:
+            elif value.op not in VIEWS and not (value.op in SUMS and numbers == [0] and len(value.inputs) == 1):
                 return None
             if number < start or not value.inputs:
                 return None
-            number = value.inputs[0]
-        return result
+            way.append(number := value.inputs[0])
+        return result if in_order(self, way[::-1]) else None
 
     def same_order(self, a: int, b: int) -> bool:
         """Whether two values are the same numbers in the same order, in whatever shape."""
@@ -199,6 +214,16 @@ class Recorder(TorchDispatchMode):
         self.numbers = WeakTensorKeyDictionary()
         self.sharing: dict[int, list[ref[Tensor]]] = defaultdict(list)  # live tensors by storage
         self.calls: list[tuple[str, int, int]] = []  # open module calls: path, first tensor argument, next number
+        self.blind = False
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """A block whose operations are not recorded."""
+        was, self.blind = self.blind, True
+        try:
+            yield
+        finally:
+            self.blind = was
 
     def hooked(self, model: nn.Module) -> ExitStack:
         """A block in which module calls are noted. Modules that can take no hooks, scripted ones, are seen through."""
@@ -229,6 +254,8 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self.blind:
+            return func(*args, **kwargs)
         sources = tuple(self.number(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
         result = func(*args, **kwargs)
         if func._overloadpacket.__name__ in SHAPE_ONLY:
@@ -264,23 +291,24 @@ class Recorder(TorchDispatchMode):
         op = "norm" if name in NORMS else name.removesuffix("_") if more.get("overwrites") else name
         numbered = tree_map_only(Tensor, lambda leaf: Ref(int(self.numbers[leaf])), tuple(args))
         more["alpha"] = float(kwargs.get("alpha", 1)) * (-1 if op == "sub" else 1)
+        more["beta"] = float(kwargs.get("beta", 1))
         path = "" if op == "norm" else self.path
         return self.graph.add(op, sources, path, tensor, arguments=numbered, function=func, **more)
 
     def _give(self, tensor: Tensor, number: int) -> None:
         """Give a tensor its number."""
-        if tensor not in self.numbers and tensor.layout == torch.strided:
-            self.sharing[tensor.untyped_storage()._cdata].append(ref(tensor))
+        if tensor not in self.numbers and (place := _storage(tensor)):
+            self.sharing[place].append(ref(tensor))
         self.numbers[tensor] = number
 
     def _sharing(self, tensor: Tensor) -> list[Tensor]:
         """Live tensors, known by number, that share memory with this one."""
-        if tensor.layout != torch.strided:
+        place = _storage(tensor)
+        if not place:
             return []
-        place = tensor.untyped_storage()._cdata
         live = [other for weak in self.sharing[place] if (other := weak()) is not None]
         self.sharing[place] = [ref(other) for other in live]
-        return [other for other in live if other.untyped_storage()._cdata == place]
+        return [other for other in live if _storage(other) == place]
 
     def _enter(self, path: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -297,6 +325,11 @@ class Recorder(TorchDispatchMode):
         def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             _, first, start = self.calls.pop()
             given = list(tensors_in(output))
+            if isinstance(module, nn.RNNBase | nn.RNNCellBase) and first >= 0:  # one operation, however torch takes it apart
+                self.graph.hide(start)
+                weights = tuple(self.number(parameter) for parameter in module.parameters())
+                for _, tensor in given:
+                    self._give(tensor, self.graph.add("rnn", (first, *weights), path, tensor))
             if few and len(given) == 1 and first >= 0 and self._is_norm(given[0][1], first, start):
                 self.graph.hide(start)
                 self._give(given[0][1], self.graph.add("norm", (first,), path, given[0][1]))
@@ -315,6 +348,14 @@ class Recorder(TorchDispatchMode):
         if number is None or not 0 < inside <= MOST_INSIDE_NORM or output.shape != self.graph.values[first].shape:
             return False
         return int(number) >= start and degree(self.graph.values, int(number), first) == 0
+
+
+def _storage(tensor: Tensor) -> int:
+    """What tells the tensor's memory from others; 0 where it has none of its own, as under `vmap`."""
+    try:
+        return int(tensor.untyped_storage()._cdata) if tensor.layout == torch.strided else 0
+    except (NotImplementedError, RuntimeError):
+        return 0
 
 
 def is_norm(module: nn.Module) -> bool:

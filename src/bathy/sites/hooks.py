@@ -22,6 +22,7 @@ from bathy.pages.shown import Part, Shown
 from bathy.sites.batch import Batch
 from bathy.sites.graph import Side
 from bathy.sites.site import Handle, Moment, Site, Watch
+from bathy.sites.spots import Seen
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,6 +229,8 @@ class TracedSite(Site):
     taps: dict[Moment, Tap]
     """Where modules take or give the tensor of each moment; a moment that no module shows is missing."""
     unwatched: dict[Moment, str] = field(default_factory=dict)
+    spots: Sequence[Seen] = ()
+    """Where torch computes x and a, for each execution: the way to measure what no module shows."""
     found: Sites = field(repr=False)
     """All sites of the model, this one among them."""
 

@@ -16,7 +16,7 @@ from bathy.sites.replay import ALL_ROWS, Rows, channels, layout
 PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "_grouped_mm", "mv", "addmv", "linear", "mkldnn_linear", "_scaled_mm", "matmul"}
 """Matrix products, of a parameter or of two activations."""
 CONVOLUTIONS = {"convolution", "mkldnn_convolution", "_convolution", "convolution_overrideable"}
-RECURRENT = {"mkldnn_rnn_layer", "lstm", "gru", "rnn_tanh", "_cudnn_rnn", "_thnn_fused_lstm_cell"}
+RECURRENT = {"rnn", "mkldnn_rnn_layer", "lstm", "gru", "rnn_tanh", "_cudnn_rnn", "_thnn_fused_lstm_cell"}
 FUSED_ATTENTION = "_scaled_dot_product"
 """How the names of torch's own attention begin."""
 WEIGHTING = {"_softmax", "_safe_softmax", "softmax", "exp", "sigmoid", "relu", "elu", "_log_softmax"}

@@ -79,7 +79,7 @@ KEEPS = (
     | POINTWISE
     | SUMS
     | FACTORS
-    | {"norm", "copy", "maximum", "minimum", "native_dropout"}
+    | {"norm", "copy", "maximum", "minimum", "native_dropout", "lerp"}
 )
 """Everything through which a stream stays a stream."""
 
@@ -93,7 +93,7 @@ def carriers(values: Sequence[Value], number: int) -> list[int]:
         return [value.inputs[-1]]
     if value.op in JOINS:
         return [i for i in value.inputs if values[i].floating]
-    if value.op in SUMS | FACTORS | {"where", "maximum", "minimum"}:
+    if value.op in SUMS | FACTORS | {"where", "maximum", "minimum", "lerp"}:
         return [i for i in value.inputs if values[i].floating and values[i].shape == value.shape]
     return [value.inputs[0]]
 

@@ -71,7 +71,7 @@ class Walk:
             return Ends(norms={value.path: number}) if value.path else Ends(unclear="it ends in a norm that is no module")
         if value.op in THROUGH:
             return self._from(value.inputs[0])
-        if value.op in ADDS:
+        if value.op in ADDS or (value.op == "lerp" and len(value.inputs) == 2):
             return self._all(value.inputs)
         if value.op in FACTORS or value.op in PRODUCTS or value.op.startswith(FUSED_ATTENTION):
             return self._factor(value.inputs[2:3] if value.op.startswith(FUSED_ATTENTION) else value.inputs)

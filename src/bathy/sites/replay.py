@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from bathy.sites.meaning import PIECES, VIEWS
+from bathy.sites.meaning import PIECES, RESHAPES, VIEWS
 
 if TYPE_CHECKING:
     from bathy.sites.graph import Graph, Value
@@ -37,6 +37,15 @@ def layout(graph: Graph, operand: int, left: bool) -> tuple[bool, Rows]:
     line = places.select(-1 if left else -2, 0)  # one input, every output
     outputs = line % shape[1] if transposed else line // shape[1]
     return transposed, _range(outputs, shape[1 if transposed else 0])
+
+
+def in_order(graph: Graph, way: Sequence[int]) -> bool:
+    """Whether the last value of a way has the first one's numbers in the same order, though views turned them on the way."""
+    if all(graph.values[number].op not in VIEWS - RESHAPES for number in way[1:]):
+        return True
+    shape = graph.values[way[0]].shape
+    moved = _moved(graph, way, torch.arange(shape.numel()).reshape(shape))
+    return moved is not None and torch.equal(moved.flatten(), torch.arange(shape.numel()))
 
 
 def channels(graph: Graph, way: Sequence[int], rows: Rows, conv: bool) -> Rows:

@@ -37,7 +37,7 @@ def find_sites(model: nn.Module, batch: Batch) -> Sites:
     if not connected:
         why = f"; of the first, {found.passed_over[0].reason}" if found.passed_over else ""
         seen = f"{len(found.passed_over)} additions of tensors seen, none of them one{why}"
-        raise ModelError(f"{type(model).__name__} has no residual connection that can be found: {seen}")
+        raise ModelError(f"{type(model).__name__} has no residual connection x + f(x) that can be found: {seen}")
     link(graph, connected)
     Builder(model, graph, found, places(graph, connected)).build()
     confirm(model, batch, found)

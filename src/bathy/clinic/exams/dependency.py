@@ -39,10 +39,14 @@ class Chains(Recorder):
         if site.stack not in self.chains:
             self.chains[site.stack] = Chain(subject.real.of(site, x), len(subject.stacks[site.stack]))
         chain = self.chains[site.stack]
+        if subject.real.of(site, x).shape != chain.rows.shape:  # pooled, or tokens joined: it is another stream from here on
+            chain.broken = True
+        if chain.broken:
+            return
         if moment != "output":
             chain.hear(moment, x)
             return
-        if len(chain.heard) < 3 or chain.broken:  # a part of the stream cannot be watched: what follows is not known either
+        if len(chain.heard) < 3:  # a part of the stream cannot be watched: what follows is not known either
             chain.broken = True
             return
         betas = chain.advance(site, x)

@@ -21,7 +21,9 @@ def source(subject: Subject) -> list[Reading]:
     """
     scales = subject.recorded(Scales)
     logits = logits_of(subject.output)
-    result = [] if logits is None else [subject.reading("source", "uniform_loss", math.log(logits.shape[-1]))]
+    result = (
+        [] if logits is None or not logits.dim() else [subject.reading("source", "uniform_loss", math.log(logits.shape[-1]))]
+    )
     readers = {site.stack for site in subject.sites if site.kind == "cross_attention"}
     rolled = roll_source(subject.batch) if readers else None
     if rolled is None:
