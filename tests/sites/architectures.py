@@ -4,6 +4,11 @@ from typing import Any
 
 from torch import nn
 
+PARALLEL = (
+    "aya_vision", "codegen", "cohere", "cohere2", "cohere2_moe", "cohere2_vision", "falcon", "gpt_neox", "gptj", "phi",
+)  # fmt: skip
+CONFORMER_PAIRS = ("canary", "cohere_asr")
+TWO_TOWERS = ("clip", "clipseg")
 PER_LAYER: dict[str, dict[str, tuple[int, str]]] = {
     "torch": {
         "TransformerDecoder": (3, "self-attention, cross-attention, feed-forward"),
@@ -16,10 +21,16 @@ PER_LAYER: dict[str, dict[str, tuple[int, str]]] = {
         "SD3": (4, "attention and feed-forward of two streams"),
         "Flux": (1, "attention and feed-forward in parallel"),
     },
-    "transformers": {},
+    "transformers": {
+        **dict.fromkeys(PARALLEL, (1, "attention and feed-forward in parallel")),
+        **dict.fromkeys(CONFORMER_PAIRS, (7, "conformer 4 (feed-forward, attention, convolution, feed-forward), decoder 3")),
+        **dict.fromkeys(TWO_TOWERS, (4, "attention and feed-forward of each of two towers")),
+    },
 }
 """Sub-layers that one layer more adds, where that is not attention and feed-forward (encoder–decoders: 2 + 3)."""
-IN_ALL: dict[tuple[str, str], tuple[int, str]] = {}
+IN_ALL: dict[tuple[str, str], tuple[int, str]] = {
+    ("transformers", "albert"): (10, "5 times the same attention and feed-forward")
+}
 """Residual sums of models whose depth cannot be chosen, where the source's additions are not the number."""
 
 
@@ -30,7 +41,7 @@ def expected_runs(row: dict[str, Any]) -> tuple[int, str]:
         return IN_ALL[library, name]
     if not layers:
         return row["sums"], "sums of two streams, as its source runs them"
-    each, why = _known(library, name) or row["usual"]
+    each, why = _known(library, name) or (row["usual"] if row["usual"][0] == 5 else (2, "attention and feed-forward"))
     return layers * each, f"{each} for each layer: {why}"
 
 
@@ -42,9 +53,8 @@ def _known(library: str, name: str) -> tuple[int, str] | None:
 
 
 def usual(library: str, model: nn.Module) -> tuple[int, str]:
-    """Attention and feed-forward for each layer of each tower; a decoder beside an encoder has cross-attention too."""
+    """Attention and feed-forward for each layer; a decoder beside an encoder has cross-attention too."""
     config: Any = getattr(model, "config", None)
     if library == "transformers" and getattr(config, "is_encoder_decoder", False):
         return 5, "encoder 2, decoder 3"
-    towers = [key for key in ("text_config", "vision_config", "audio_config") if getattr(config, key, None) is not None]
-    return 2 * max(1, len(towers)), f"attention and feed-forward{' of each tower' if len(towers) > 1 else ''}"
+    return 2, "attention and feed-forward"

@@ -15,16 +15,30 @@ NOISE, DRAWS = 0.02, 3
 
 
 class Additions(TorchFunctionMode):
-    """Counts the additions of two equal-shaped streams that the model's Python code makes, as a reader of it would."""
+    """Counts the sums x + f(x) that the model's Python code makes, as a reader of it would.
+
+    Both operands have one shape, and one of them is something that a module took before, or an earlier sum: not the result of
+    a projection, as where a residual block changes its width.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.count = 0
+        self.taken: dict[int, Tensor] = {}
+
+    def take(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """Note what a module takes."""
+        self.taken |= {id(value): value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         tensors = [a for a in args if isinstance(a, Tensor)]
         if func in ADDITIONS and len(tensors) == 2 and tensors[0].shape == tensors[1].shape:
-            self.count += tensors[0].dim() > 1 and tensors[0].is_floating_point() and not isinstance(tensors[1], nn.Parameter)
+            stream = tensors[0].dim() > 1 and tensors[0].is_floating_point() and not isinstance(tensors[1], nn.Parameter)
+            found = stream and any(id(tensor) in self.taken for tensor in tensors)
+            self.count += found
+            result = func(*args, **(kwargs or {}))
+            self.taken |= {id(result): result} if found else {}
+            return result
         return func(*args, **(kwargs or {}))
 
 
@@ -44,8 +58,12 @@ def run(model: nn.Module, batch: Any) -> Any:
 
 def additions(model: nn.Module, batch: Any) -> int:
     """How many sums of two streams the model's source runs."""
-    with Additions() as counter:
-        run(copy.deepcopy(model), batch)
+    counter, model = Additions(), copy.deepcopy(model)
+    for module in model.modules():
+        if not isinstance(module, torch.jit.ScriptModule):
+            module.register_forward_pre_hook(counter.take, with_kwargs=True)
+    with counter:
+        run(model, batch)
     return counter.count
 
 
@@ -82,13 +100,14 @@ def gap(a: list[Tensor], b: list[Tensor]) -> float:
 
 
 def response(model: nn.Module, batch: Any) -> float:
-    """How far the first result moves, in units of its own spread, when every matrix changes by a small share of its size.
+    """How far the largest result moves, in units of its own spread, when every matrix changes by a small share of its size.
 
     This is what depth amplifies and a remedy must lower (Theorem 2 of the paper), measured without any of bathy's code.
     """
-    plain = results(model, batch)[0]
+    plain = max(results(model, batch), key=Tensor.numel)
     spread = (plain - plain.mean()).square().mean().clamp(min=1e-30)
-    moved = [(results(shaken(model, draw), batch)[0] - plain).square().mean() / spread for draw in range(DRAWS)]
+    shaken_ones = (max(results(shaken(model, draw), batch), key=Tensor.numel) for draw in range(DRAWS))
+    moved = [(other - plain).square().mean() / spread for other in shaken_ones]
     return float(torch.stack(moved).mean().sqrt())
 
 

@@ -78,7 +78,8 @@ def trial(name: str, library: str, build: Build, law: bool = True) -> Trial:
 
 def judged(row: dict[str, Any]) -> dict[str, Any]:
     """The row with its verdict: what was counted held against the architecture, and what else was found."""
-    if row["verdict"] == "excluded" or not row["sites"]:
+    refused = row["verdict"] == "refused" and not row["remedy"]
+    if row["verdict"] == "excluded" or not row["sites"] or refused:
         return row
     wanted, why = expected_runs(row)
     problems = list(row["problems"])
