@@ -8,7 +8,7 @@ PARALLEL = (
     "aya_vision", "codegen", "cohere", "cohere2", "cohere2_moe", "cohere2_vision", "falcon", "gpt_neox", "gptj", "phi",
 )  # fmt: skip
 CONFORMER_PAIRS = ("canary", "cohere_asr")
-TWO_TOWERS = ("clip", "clipseg")
+TWO_TOWERS = ("aimv2", "altclip", "blip", "chinese_clip", "clip", "clipseg")
 PER_LAYER: dict[str, dict[str, tuple[int, str]]] = {
     "torch": {
         "TransformerDecoder": (3, "self-attention, cross-attention, feed-forward"),

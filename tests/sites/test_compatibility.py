@@ -117,7 +117,7 @@ def cells(name: str, specimen: Specimen) -> list[str]:
 
 def zoo_rows() -> list[list[str]]:
     """One row for each specimen that `make zoo` tried."""
-    rows = [row for row in json.loads(RESULTS.read_text(encoding="utf-8")) if row["verdict"] != "excluded"]
+    rows = [row for row in json.loads(RESULTS.read_text(encoding="utf-8"))["rows"] if row["verdict"] != "excluded"]
     return [
         [
             row["name"],
@@ -134,7 +134,7 @@ def zoo_rows() -> list[list[str]]:
 
 
 def excluded_rows() -> list[list[str]]:
-    rows = [row for row in json.loads(RESULTS.read_text(encoding="utf-8")) if row["verdict"] == "excluded"]
+    rows = [row for row in json.loads(RESULTS.read_text(encoding="utf-8"))["rows"] if row["verdict"] == "excluded"]
     return [[row["name"], row["library"], quoted(row["reason"][:140])] for row in rows]
 
 

@@ -1,6 +1,7 @@
 """Every class of the installed libraries that builds small with random weights: `make zoo` tries them all.
 
 python tests/sites/whole_zoo.py --out docs/results/zoo.json [--library timm] [--only vit,swin] [--shard 0/2]
+python tests/sites/whole_zoo.py --out docs/results/zoo.json --collect PART.rows.jsonl…   puts parts together
 
 Rows are appended to OUT.rows.jsonl as they come; a run that was interrupted resumes there, unless the code has changed since.
 """
@@ -85,7 +86,11 @@ def main() -> None:
     parser.add_argument("--library", default=",".join(LIBRARIES))
     parser.add_argument("--only", default="")
     parser.add_argument("--shard", default="0/1", help="which of how many parts of the list")
+    parser.add_argument("--collect", nargs="*", default=[], help="write OUT from the rows of several parts")
     options = parser.parse_args()
+    if options.collect:
+        collect([Path(name) for name in options.collect], Path(options.out))
+        return
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     quiet()
@@ -101,6 +106,16 @@ def main() -> None:
         write(list(done.values()), now, Path(options.out))
         rows.unlink()
     print(Counter(row["verdict"] for row in done.values()))
+
+
+def collect(parts: list[Path], path: Path) -> None:
+    """Write the results from the rows of parts, which one revision of the code must have made; later parts count."""
+    found = [json.loads(line) for part in parts for line in part.read_text(encoding="utf-8").splitlines()]
+    codes = {row.pop("revision") for row in found}
+    if len(codes) > 1:
+        sys.exit(f"the parts were made by different code: {', '.join(sorted(codes))}")
+    rows = {(row["library"], row["name"]): row for row in found}
+    write(list(rows.values()), codes.pop(), path)
 
 
 def _done(rows: Path, now: str) -> dict[tuple[str, str], dict[str, Any]]:
