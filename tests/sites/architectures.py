@@ -7,8 +7,9 @@ from torch import nn
 PARALLEL = (
     "aya_vision", "codegen", "cohere", "cohere2", "cohere2_moe", "cohere2_vision", "falcon", "gpt_neox", "gptj", "phi",
 )  # fmt: skip
+MAMBA = ("falcon_mamba", "mamba", "mamba2")
 CONFORMER_PAIRS = ("canary", "cohere_asr")
-TWO_TOWERS = ("aimv2", "altclip", "blip", "chinese_clip", "clip", "clipseg")
+TWO_TOWERS = ("aimv2", "altclip", "blip", "chinese_clip", "clip", "clipseg", "groupvit")
 PER_LAYER: dict[str, dict[str, tuple[int, str]]] = {
     "torch": {
         "TransformerDecoder": (3, "self-attention, cross-attention, feed-forward"),
@@ -23,6 +24,7 @@ PER_LAYER: dict[str, dict[str, tuple[int, str]]] = {
     },
     "transformers": {
         **dict.fromkeys(PARALLEL, (1, "attention and feed-forward in parallel")),
+        **dict.fromkeys(MAMBA, (1, "one mixer")),
         **dict.fromkeys(CONFORMER_PAIRS, (7, "conformer 4 (feed-forward, attention, convolution, feed-forward), decoder 3")),
         **dict.fromkeys(TWO_TOWERS, (4, "attention and feed-forward of each of two towers")),
     },

@@ -202,10 +202,8 @@ def _scaler(site: Site) -> Callable[[Tensor | float], None]:
             value.copy_((kept[name] + shift) * _fitting(factor, value, site) - shift)
 
     like = next(iter(own.values()), torch.zeros(1))
-    x = torch.randn(32, site.width, generator=torch.Generator().manual_seed(0)).to(like)
     with torch.no_grad(), undisturbed(norm):
-        norm.eval()
-        plain = norm.forward(x).float()  # without the hook that adds ω
+        x, plain = _asked(norm.eval(), site, like)
         for offset in (0, 1):
             multiply(2.0, offset)
             doubled = torch.allclose(norm.forward(x).float(), 2 * plain, rtol=0.05, atol=0.05)
@@ -213,6 +211,17 @@ def _scaler(site: Site) -> Callable[[Tensor | float], None]:
             if doubled:
                 return partial(multiply, offset=offset)
     raise ModelError(f"the norm after {site.name} has no γ that could take up the ω of the next site; keep ω")
+
+
+def _asked(norm: nn.Module, site: Site, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Tokens in a shape that the norm takes, and what it gives for them without the hook that adds ω."""
+    x = torch.randn(32, site.width, generator=torch.Generator().manual_seed(0)).to(like)
+    for shape in ((4, 8, site.width), (32, site.width)):  # the second for a BatchNorm
+        try:
+            return x.view(shape), norm.forward(x.view(shape)).float()
+        except (RuntimeError, ValueError, LookupError, TypeError, AttributeError):
+            continue
+    raise ModelError(f"the norm after {site.name} does not give a tensor for one; its ω cannot be folded away: keep ω")
 
 
 def _fitting(factor: Tensor | float, value: Tensor, site: Site) -> Tensor | float:
