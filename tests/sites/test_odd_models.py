@@ -1,3 +1,4 @@
+# mypy: disable-error-code="operator, union-attr, attr-defined, arg-type, misc"
 """Models written by hand in ways that libraries do not write them; what each has is known by construction."""
 
 from collections.abc import Callable
@@ -60,7 +61,7 @@ class Net(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.embed, self.head = nn.Embedding(VOCAB, WIDTH), nn.Linear(WIDTH, 7)
-        self.layers = nn.ModuleList(Layer(step) for _ in range(LAYERS))
+        self.layers: Any = nn.ModuleList(Layer(step) for _ in range(LAYERS))
         for parameter in self.layers.parameters():
             if parameter.dim() > 1:
                 nn.init.xavier_uniform_(parameter)
