@@ -1,4 +1,4 @@
-# mypy: disable-error-code="operator, union-attr, attr-defined, arg-type, misc"
+# mypy: disable-error-code="operator, union-attr, attr-defined, arg-type, misc, var-annotated"
 """Models written by hand in ways that libraries do not write them; what each has is known by construction."""
 
 from collections.abc import Callable
