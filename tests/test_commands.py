@@ -109,6 +109,8 @@ def follow(command: str, really: bool) -> None:
             pass
         case ["make", target]:
             assert re.search(rf"^{target}:.*##", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M), command
+        case ["python", script] if script.startswith("tests/"):
+            assert (ROOT / script).is_file(), command
         case ["python", script, *args]:
             assert {arg for arg in args if arg[0] == "-"} <= {*ARGUMENTS[script.removeprefix("examples/")]}, command
         case ["torchrun", *args]:

@@ -145,7 +145,7 @@ IN_SETTING = re.compile(
 """password=…, also quoted, in JSON, after a colon and in a header."""
 SHORTEST = 4
 """Characters from which a secret is looked for in any text; shorter ones stand in too many words."""
-HARMLESS = {"true", "false", "none", "null", "auto"}
+HARMLESS = {"true", "false", "none", "null", "auto", "bathy"}
 _secrets: set[str] = set()
 
 
@@ -163,7 +163,9 @@ def keep_address_secret(address: str) -> str:
         return redact(address)
     for password in (login.partition(":")[2], login.rpartition(":")[2]):  # the last: of an address that is not quite one
         keep_secret(password, unquote(password), quote(unquote(password), safe=""))
-    keep_secret(address, login)
+    if ":" in login or not slashes or scheme.startswith("http"):  # a database's login alone is a user, who is no secret
+        keep_secret(login)
+    keep_secret(address)
     return redact(f"{scheme}{slashes}***@{host}" if slashes else f"***@{host}")
 
 

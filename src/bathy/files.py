@@ -127,11 +127,11 @@ def _remove_leftovers(path: Path) -> None:
     start = f".{path.name[:40]}.{platform.node()[:20]}."
     with suppress(OSError):  # a folder that cannot be listed
         for left in path.parent.iterdir():
-            if left.name.startswith(start) and _abandoned(left):
+            if left.name.startswith(start) and abandoned(left):
                 remove(left)
 
 
-def _abandoned(path: Path) -> bool:
+def abandoned(path: Path) -> bool:
     """Whether a name is one of `_temporary`, of a process that no longer runs: others' `.tmp` files are none of ours."""
     named = re.fullmatch(r"\.(?P<name>.+)\.(?P<process>\d{1,9})\.tmp", path.name)
     return named is not None and not (named["name"].endswith(platform.node()[:20]) and _alive(int(named["process"])))
@@ -216,7 +216,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
                 f"{folder} is in use by another process; wait until it ends, or choose a different folder"
             ) from None
     try:
-        for left in filter(_abandoned, [*folder.rglob(".*.tmp")]):
+        for left in filter(abandoned, [*folder.rglob(".*.tmp")]):
             remove(left)
         yield
     finally:

@@ -14,6 +14,7 @@ from bathy.cli import app
 from bathy.lab.bench import BENCHES, data, interleaved, load, purpose, ratio
 from bathy.lab.bench.copying import Trial
 from bathy.lab.bench.language.study import BASE, Study, Trained, at_best, summary
+from bathy.lab.bench.postmortem.design import CAUSES
 
 
 def small_trial(encoder: str, decoder: str, layers: tuple[int, int], **settings: Any) -> Trial:
@@ -39,6 +40,7 @@ MINIATURES: dict[str, dict[str, Any]] = {
     "diagnosis": {"Trial": small_trial, "SEEDS": (0, 1, 2)},
     "foreign": {"LAYERS": 2, "WIDTH": 16, "HEADS": 2, "ROWS": 4},
     "monitor": {"Trial": small_trial},
+    "postmortem": {"CAUSES": {"corrupt batch": CAUSES["corrupt batch"]}},
     "predict": {},
     "sites": {"BASE": small_bert()},
     "prepare": {"QUICK_PAIRS": (60, 120), "MERGES": 50},

@@ -137,6 +137,7 @@ def test_a_killed_workers_run_is_taken_over_and_resumed(postgres: str, config: P
     assert (sweep.out / dead.user_attrs["folder"] / "checkpoints/step_00001200").exists()
     states = [trial.state.name for trial in study.get_trials() if "skipped" not in trial.user_attrs]
     assert sorted(states) == ["COMPLETE"] * 4 + ["FAIL"]
+    study._storage._backend.engine.dispose()  # type: ignore[attr-defined]
 
 
 def test_two_local_workers_share_a_grid(config: Path, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """`bathy verify`: what is whole is called whole, what is damaged is named, and repairing loses nothing intact."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from random import Random
 
@@ -101,8 +103,12 @@ def test_repairing_a_run_puts_damaged_checkpoints_aside_and_keeps_the_others(cop
     (run / "checkpoints/step_00000003/model.safetensors").write_bytes(b"half")
     (run / "metrics.jsonl").write_bytes((run / "metrics.jsonl").read_bytes() + b'{"step": 3, "lo')
     (run / "tokenizer.json").write_bytes(b"{}")
-    (run / ".x.tmp").write_text("left")
-    assert len(repair(verify(run))) == 4 and not list(run.glob(".x.tmp"))
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    left, others = run / f".config.toml.host.{ended.pid}.tmp", run / ".x.tmp"
+    for path in (left, others):
+        path.write_text("left")
+    assert len(repair(verify(run))) == 4 and not left.exists() and others.exists()
     assert (run / "tokenizer.json").read_bytes() == (copy / "data/tokenizer.json").read_bytes()
     assert [path.name for path in sorted((run / "checkpoints").iterdir())] == [
         "damaged_step_00000003",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bathy.clinic.readings import read as read_readings
 from bathy.errors import BathyError, CheckpointError
-from bathy.files import is_sealed, lock_folder, read_json, write_text
+from bathy.files import abandoned, is_sealed, lock_folder, read_json, write_text
 from bathy.tasks import kind_of_folder, models, read_config
 from bathy.tasks.language.codec import Codec as LanguageCodec
 from bathy.tasks.sums import SUMS, check_sums
@@ -30,7 +30,7 @@ def check_run(folder: Path) -> Iterator[Fault]:
         yield from check_checkpoint(place)
     for name in ("metrics.jsonl", "readings.jsonl"):
         yield from _check_lines(folder / name)
-    for left in sorted(folder.rglob(".*.tmp")):
+    for left in filter(abandoned, sorted(folder.rglob(".*.tmp"))):
         yield Fault(left, "left by a process that was killed", "the next start removes it")
 
 
