@@ -126,6 +126,15 @@ def system_error(error: BaseException) -> OSError | None:
     return OSError(errno.ENOSPC, "") if re.search(r"database or disk is full|No space left", str(error)) else None
 
 
+def file_size_limited() -> bool:
+    """Whether this process may write files of some size only (ulimit -f)."""
+    try:
+        resource = importlib.import_module("resource")
+    except ModuleNotFoundError:  # Windows has no such limits
+        return False
+    return resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY
+
+
 KEY = r"(?:api|access|account|private|secret|shared|signing|encryption)[-_]?key"
 SECRET_WORD = rf"(?:(?<![a-z])pass|password|passwd|passphrase|_pwd|secret|token|credentials?|{KEY})"
 SECRET_VARIABLE = re.compile(

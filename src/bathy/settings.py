@@ -92,6 +92,7 @@ def _explain(kind: type[Settings], error: ValidationError) -> str:
     """The first complaint as one line: setting, value, way out."""
     first = error.errors()[0]
     key = ".".join(str(part) for part in (kind.section, *first["loc"]) if part)
+    key = key if key.isprintable() else ascii(key)
     if first["type"] == "extra_forbidden":
         prefix = f"{kind.section}." if kind.section else ""
         hint = nearest(str(first["loc"][-1]), kind.model_fields).replace("mean ", f"mean {prefix}")

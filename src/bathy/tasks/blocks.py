@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -125,7 +126,7 @@ def open_array(path: Path) -> npt.NDArray[Any]:
     """A one-dimensional array of whole numbers, mapped; anything else is an error."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, SyntaxError, TokenError) as error:  # the last two: a header that is no Python
         raise DataError(f"{path} cannot be read ({error}); prepare the folder again") from None
     if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in "iu":
         raise DataError(f"{path} is not a list of whole numbers; prepare the folder again")

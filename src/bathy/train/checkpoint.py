@@ -11,6 +11,7 @@ checksum is checked once before it is used.
 
 from __future__ import annotations
 
+import errno
 import math
 import pickle
 import re
@@ -25,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from bathy import console
-from bathy.errors import CheckpointError, DataError, TrainingError
+from bathy.errors import ADVICE, CheckpointError, DataError, TrainingError, file_size_limited, system_error
 from bathy.files import digest, origin, read_json, replacing_folder, write_json
 
 Value = TypeVar("Value")
@@ -55,10 +56,16 @@ def save(
             write_json(temporary / META, {"step": step, **meta, "sha256": sums, "origin": origin()}, seal=True)
             shutil.rmtree(place, ignore_errors=True)
     except (OSError, SafetensorError, RuntimeError) as error:  # torch and safetensors raise their own when the disk is full
-        raise TrainingError(
-            f"{place} could not be written ({error}); older checkpoints are untouched; make room and start the same command"
-        ) from error
+        why = f"{place} could not be written ({_refused(error)})"
+        raise TrainingError(f"{why}; older checkpoints are untouched; make room and start the same command") from error
     return place
+
+
+def _refused(error: Exception) -> str:
+    """What kept a file from being written; a limit on the size of files by its name, which torch's writer does not tell."""
+    known = error if isinstance(error, OSError) else system_error(error)
+    limited = known.errno == errno.EFBIG if known else file_size_limited()
+    return ADVICE[errno.EFBIG] if limited else str(error)
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
