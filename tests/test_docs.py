@@ -90,7 +90,7 @@ def test_every_page_starts_with_what_a_reader_can_do_after_it(page: Path) -> Non
 def test_no_page_uses_words_of_its_own_where_the_field_has_one() -> None:
     """The left column of our style's table, as far as a machine can tell."""
     ours = r"\b(encoder-attention|end marks?|begin marks?|learnt|as ever|mends?|mended|deaf|going on from|the watch)\b"
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "src").rglob("*.html"), *ROOT.glob("examples/*")]
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "src").rglob("*.html"), *ROOT.glob("examples/*.*")]
     prose = {page.name: re.sub(r"`[^`]*`", "", page.read_text(encoding="utf-8")) for page in pages}
     assert not {name: words for name, text in prose.items() if (words := re.findall(ours, text, re.I))}
 
