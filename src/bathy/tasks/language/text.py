@@ -116,7 +116,7 @@ def _json_lines(file: Path, reading: Reading) -> Iterator[str]:
                 if reading.invalid == "stop":
                     raise
             except (ValueError, RecursionError) as error:
-                raise DataError(f"{file}, line {number} is not JSON ({error}); mend or remove it") from None
+                raise DataError(f"{file}, line {number} is not JSON ({error}); correct or remove it") from None
             except LookupError as error:
                 raise DataError(f"{file}, line {number} {error.args[0]}; name the key with prepare.field") from None
 
