@@ -107,7 +107,7 @@ def follow(command: str, really: bool) -> None:
     match shlex.split(command, comments=True):
         case []:
             pass
-        case ["make", target]:
+        case ["make", target, *settings] if all(re.fullmatch(r"[A-Z_]+=\w+", setting) for setting in settings):
             assert re.search(rf"^{target}:.*##", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M), command
         case ["python", script] if script.startswith("tests/"):
             assert (ROOT / script).is_file(), command
