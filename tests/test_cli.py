@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -43,6 +44,30 @@ def test_a_wrong_option_is_one_line_too_and_repeats_no_secret(
     shown = capsys.readouterr().err
     assert left.value.code == 2 and message in shown.replace("CONFIG", "config") and "--help" in shown and "geheim" not in shown
     assert shown.startswith("error: ") and len(shown.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "option"),
+    [
+        (["data", "FOLDER", "--tokens", "512"], "--tokens"),
+        (["corpus", "stdlib", "NEW", "--size", "10"], "--size"),
+        (["corpus", "stdlib", "NEW", "--text", "."], "--text"),
+        (["corpus", "toy", "NEW", "--pair", "train=a"], "--pair"),
+        (["corpus", "folder", "NEW", "--held-out", "3", "--pair", "train=a"], "--held-out"),
+        (["score", "FOLDER", "--text", "FOLDER", "-m", "bleu"], "--metric"),
+        (["export", "FOLDER", "--to", "huggingface", "--type", "int8"], "--type"),
+    ],
+)
+def test_an_option_that_has_no_effect_is_refused(
+    args: list[str], option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.ids.npy").touch()  # a folder of language modelling, by its files
+    places = {"FOLDER": str(tmp_path / "data"), "NEW": str(tmp_path / "new")}
+    with pytest.raises(SystemExit) as left:
+        main([places.get(arg, arg) for arg in args])
+    assert left.value.code == 2 and f"{option} has no effect on" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(("raised", "code"), [(EOFError(), 2), (KeyboardInterrupt(), 130), (BrokenPipeError(32, "pipe"), 141)])

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from bathy.cli.options import output_folder
+from bathy.cli.options import output_folder, refuse_unused
 
 
 def corpus(
+    context: typer.Context,
     name: Annotated[
         str,
         typer.Argument(
@@ -49,6 +50,11 @@ def corpus(
     from bathy.tasks.language import corpora
 
     if name in corpora.NAMES or text:
+        refuse_unused(
+            context, ["size", "held_out", "seed", "pair", "source", "target", "workers"], "text for language modelling"
+        )
+        if name in corpora.NAMES:
+            refuse_unused(context, ["text"], f"the corpus {name}; only folder has it")
         found = corpora.write(name, folder, text)
         cells = [[split, row["documents"], row["characters"]] for split, row in found["splits"].items()]
         out.print(table(f"{folder}: {name}", ["split", "documents", "characters"], cells))
@@ -57,6 +63,10 @@ def corpus(
     from bathy.tasks.translation.corpora.recipes import recipe
     from bathy.tasks.translation.corpora.toy import write_toy
 
+    if name != "toy":
+        refuse_unused(context, ["size", "held_out", "seed", "workers"], f"the corpus {name}, which is not made but read")
+    if name != "folder":
+        refuse_unused(context, ["pair", "source", "target"], f"the corpus {name}; only folder has it")
     if name == "toy":
         facts = write_toy(folder, size, held_out, seed, workers)
     elif name == "folder":

@@ -7,14 +7,15 @@ from typing import Annotated
 
 import typer
 
-from bathy.cli.options import output_file
+from bathy.cli.options import output_file, refuse_unused
 
 
 def data(
+    context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="Data folder, as prepare writes it.")],
     split: Annotated[str, typer.Option(help="The split to look at.")] = "train",
-    tokens: Annotated[int, typer.Option(help="Token budget of a batch for the padding report.", min=1)] = 4096,
-    samples: Annotated[int, typer.Option(help="How many random pairs to show.", min=0)] = 3,
+    tokens: Annotated[int, typer.Option(help="translation: token budget of a batch for the padding report.", min=1)] = 4096,
+    samples: Annotated[int, typer.Option(help="How many random pairs, or pieces of text, to show.", min=0)] = 3,
     picture: Annotated[
         Path | None, typer.Option(callback=output_file, help="Also draw the length histogram: .svg, .png or .pdf.")
     ] = None,
@@ -25,39 +26,21 @@ def data(
     Example: bathy data data/toy --tokens 4096 --picture lengths.svg
     """
     from bathy import console
-    from bathy.tasks import kind_of_folder
+    from bathy.tasks import kind_of_folder, part
 
-    if kind_of_folder(folder) == "language":
-        _text(folder, split, samples, check)
-        return
-    from bathy.tasks.translation import overview
-    from bathy.tasks.translation.data import Split, verify
-
-    opened = Split(folder, split)
-    if check:
-        verify(folder, opened.manifest)
-    console.out.print(overview.summary(folder, opened.manifest))
+    kind = kind_of_folder(folder)
+    overview = part(kind, "overview")
+    if not hasattr(overview, "padding"):
+        refuse_unused(context, ["tokens"], f"the task {kind}, whose batches have no padding")
+    manifest, opened = overview.look(folder, split, check)
+    console.out.print(overview.summary(folder, manifest))
     console.out.print(overview.histogram(opened))
     if samples:
         console.out.print(overview.samples(opened, samples))
-    report = overview.padding(opened, tokens)
-    console.out.print(console.table(f"{split}: an epoch at {tokens:,} tokens a batch", list(report), [list(report.values())]))
+    if hasattr(overview, "padding"):
+        report = overview.padding(opened, tokens)
+        title = f"{split}: an epoch at {tokens:,} tokens a batch"
+        console.out.print(console.table(title, list(report), [list(report.values())]))
     if picture:
         overview.picture(opened, picture)
         console.out.print(f"wrote {picture}")
-
-
-def _text(folder: Path, split: str, samples: int, check: bool) -> None:
-    """The same for a folder of language modelling."""
-    from bathy import console
-    from bathy.tasks.language import overview
-    from bathy.tasks.language.data import TextStream, read_manifest, verify
-
-    manifest = read_manifest(folder)
-    stream = TextStream(folder, split)
-    if check:
-        verify(folder, manifest)
-    console.out.print(overview.summary(folder, manifest))
-    console.out.print(overview.lengths(stream))
-    if samples:
-        console.out.print(overview.samples(stream, samples))

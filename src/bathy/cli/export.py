@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bathy.cli.options import output_folder
+from bathy.cli.options import output_folder, refuse_unused
 
 if TYPE_CHECKING:
     from bathy.tasks.translation.export.compare import Comparison
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 def export(
+    context: typer.Context,
     model: Annotated[Path, typer.Argument(help="Run, checkpoint or model folder.")],
     to: Annotated[
         str,
@@ -26,13 +27,15 @@ def export(
         Path | None,
         typer.Option(callback=output_folder, help="Folder to write; default: beside the run, named after the target."),
     ] = None,
-    kind: Annotated[str, typer.Option("--type", help="float32, or int8 for ctranslate2 and argos.")] = "float32",
+    kind: Annotated[str, typer.Option("--type", help="translation: float32, or int8 for ctranslate2 and argos.")] = "float32",
     average: Annotated[float | None, typer.Option(help="Last checkpoints to average: a number, or a share of the run.")] = None,
     checkpoint: Annotated[
         str, typer.Option(help="last (and those before it, averaged), best, or an update's number.")
     ] = "last",
-    beam: Annotated[int | None, typer.Option(help="Beam that the target is set to, and that is compared.")] = None,
-    sample: Annotated[Path | None, typer.Option(help="Sentences to compare; default: the run's validation data.")] = None,
+    beam: Annotated[int | None, typer.Option(help="translation: beam that the target is set to, and that is compared.")] = None,
+    sample: Annotated[
+        Path | None, typer.Option(help="translation: sentences to compare; default: the run's validation data.")
+    ] = None,
     reference: Annotated[Path | None, typer.Option(help="The sample's translations: also report both engines' BLEU.")] = None,
 ) -> None:
     """Average checkpoints, fold ω away, write weights, settings and tokenizer for another engine; then compare what both say.
@@ -47,6 +50,7 @@ def export(
     from bathy.tasks.models import home
 
     if kind_of_folder(home(model)) == "language":
+        refuse_unused(context, ["kind", "beam", "sample", "reference"], "the export of a language model")
         _language(model, to, out, average or 1, checkpoint)
         return
     from bathy.tasks.lines import read_lines
@@ -89,7 +93,7 @@ def _language(model: Path, to: str, out: Path | None, average: float, checkpoint
     from bathy import console
     from bathy.tasks.language.export import export as run
 
-    folder = out or model.with_name(f"{model.name}-{to}")
+    folder = output_folder(out or model.with_name(f"{model.name}-{to}"))
     name, found = run(model, to, folder, average, checkpoint)
     columns = ["sequences", "identical", "ties", "different", "largest difference in logits"]
     row = (found.sequences, found.identical, found.ties, found.different, f"{found.distance:.1e}")

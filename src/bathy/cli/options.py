@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -13,6 +13,16 @@ Set = Annotated[
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a setting of the config; may be given several times."),
 ]
 Paths = TypeVar("Paths", Path, Path | None, list[Path] | None)
+
+
+def refuse_unused(context: typer.Context, names: Iterable[str], use: str) -> None:
+    """An error if an option was given that has no effect in this use of the command: nothing given is ignored in silence."""
+    from bathy.errors import ConfigError
+
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name) if option.name in names else None
+        if source is not None and source.name == "COMMANDLINE":
+            raise ConfigError(f"{option.opts[0]} has no effect on {use}; leave it out")
 
 
 def output_file(value: Paths) -> Paths:

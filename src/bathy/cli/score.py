@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bathy.cli.options import output_file
+from bathy.cli.options import output_file, refuse_unused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 def score(
+    context: typer.Context,
     hypotheses: Annotated[
         list[Path],
         typer.Argument(
@@ -57,6 +58,7 @@ def score(
         raise ConfigError("give --reference, to score translations, or --text, to score language models on it")
     check_output(out)
     if text:
+        refuse_unused(context, ["metric", "language", "lowercase", "samples"], "language models, scored with --text")
         _language(hypotheses, text, out, json)
         return
     reference = reference or []

@@ -1,6 +1,8 @@
 """What a model can be trained for: a task is one folder with `config` (its settings) and `task` (what the engine asks).
 
-A task that is added is one row of TASKS. A task of a user's own needs none: `bathy.train.fit` takes the object itself.
+The commands find the rest in the same folder: `settings` and `prepare`, `overview` (what `bathy data` shows), `check` (what
+`bathy verify` looks at). A task that is added is one row of TASKS. A task of a user's own needs none: `bathy.train.fit`
+takes the object itself.
 """
 
 from __future__ import annotations
@@ -60,12 +62,15 @@ def kind_in_config(path: Path | None, changes: Sequence[str] = ()) -> str:
 
 
 def kind_of_folder(folder: Path) -> str:
-    """The kind of task that a data, run or model folder belongs to: its text.json says it, its config.toml, or nobody."""
-    for path, read in ((folder / "text.json", _kind_in_json), (folder / "config.toml", kind_in_config)):
+    """The kind of task that a corpus, data, run or model folder belongs to: one of its files says it, or the files' names."""
+    says = {"text.json": _kind_in_json, "corpus.json": _kind_in_json, "config.toml": kind_in_config}
+    for path, read in ((folder / name, read) for name, read in says.items()):
         if path.is_file():
             with suppress(BathyError):  # a damaged file says nothing; what reads it says why
-                return read(path)
-    return "language" if any((folder / name).is_file() for name in ("train.ids.npy", "train.bin")) else DEFAULT
+                if (kind := read(path)) in TASKS:
+                    return kind
+    named = (kind for kind in TASKS if any((folder / name).is_file() for name in part(kind, "settings").DATA_FILES))
+    return next(named, DEFAULT)
 
 
 def check_data_kind(folder: Path, kind: str) -> None:

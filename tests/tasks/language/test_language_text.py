@@ -260,12 +260,13 @@ def test_the_commands_lead_from_files_to_an_overview(language_raw: Path, tmp_pat
     steps = [
         ["corpus", "folder", str(tmp_path / "raw"), "--text", str(language_raw)],
         ["prepare", "--task", "language", "--raw", str(tmp_path / "raw"), "--out", str(tmp_path / "data"), "--vocab", "400"],
-        ["data", str(tmp_path / "data"), "--check"],
+        ["data", str(tmp_path / "data"), "--check", "--picture", str(tmp_path / "lengths.svg")],
     ]
     for step in steps:
         result = runner.invoke(app, step, catch_exceptions=False)
         assert result.exit_code == 0, result.output
     assert "bytes per token" in result.output and "samples" in result.output
+    assert (tmp_path / "lengths.svg").read_text(encoding="utf-8").count("<path aria-label=") > 1
     assert read_manifest(tmp_path / "data")["splits"]["train"]["documents"] == 11
     assert PIECE > 1000
 

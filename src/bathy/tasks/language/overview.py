@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,20 @@ import numpy as np
 from rich.table import Table
 
 from bathy import console
-from bathy.tasks.language.data import Manifest, TextStream
+from bathy.clinic.plots import save
+from bathy.errors import require
+from bathy.tasks.language.data import Manifest, TextStream, read_manifest, verify
 
 SHOWN = 48
 """Tokens of a sample."""
+
+
+def look(folder: Path, split: str, check: bool) -> tuple[Manifest, TextStream]:
+    """A data folder's manifest and a split; every file compared with its checksum, if asked."""
+    manifest = read_manifest(folder)
+    if check:
+        verify(folder, manifest)
+    return manifest, TextStream(folder, split)
 
 
 def summary(folder: Path, manifest: Manifest) -> Table:
@@ -30,17 +41,33 @@ def summary(folder: Path, manifest: Manifest) -> Table:
     return console.table(title, columns, rows)
 
 
-def lengths(stream: TextStream) -> Table:
+def lengths(stream: TextStream) -> list[dict[str, Any]]:
     """Documents by length in tokens, in doublings."""
     found = np.diff(stream.starts)
     edges = 2 ** np.arange(int(np.log2(found.max())) + 2)
     counts, _ = np.histogram(found, edges)
-    most = max(1, counts.max())
-    spans = zip(edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True)
+    spans = zip(pairwise(edges.tolist()), counts.tolist(), strict=True)
+    return [{"from": low, "to": high, "documents": count} for (low, high), count in spans if count]
+
+
+def histogram(stream: TextStream) -> Table:
+    """The lengths as bars of text."""
+    rows = lengths(stream)
+    most = max(row["documents"] for row in rows)
     cells = [
-        [f"{low:,}–{high - 1:,}", f"{'█' * round(40 * count / most):<40} {count:>9,}"] for low, high, count in spans if count
+        [f"{row['from']:,}–{row['to'] - 1:,}", f"{'█' * round(40 * row['documents'] / most):<40} {row['documents']:>9,}"]
+        for row in rows
     ]
     return console.table(f"{stream.name}: documents by length in tokens", ["tokens", "documents"], cells)
+
+
+def picture(stream: TextStream, path: Path) -> None:
+    """The lengths as a picture, SVG, PNG, PDF or JSON by the path's ending."""
+    altair: Any = require("altair", "clinic")
+    rows = altair.Data(values=lengths(stream))
+    bars = altair.Chart(rows, width=560, height=160, title=f"{stream.name}: documents by length").mark_bar()
+    x = altair.X("from:Q", bin="binned", scale=altair.Scale(type="log", base=2), title="tokens")
+    save(bars.encode(x=x, x2="to:Q", y=altair.Y("documents:Q")), path)
 
 
 def samples(stream: TextStream, number: int, seed: int = 1) -> Table:

@@ -11,6 +11,9 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from bathy.settings import Settings
 from bathy.train.sections import read_sections
 
+DATA_FILES = ("train.ids.npy", "train.bin")
+"""What a data folder is known by where nothing in it says its task: ours, and nanoGPT's."""
+
 
 class PrepareConfig(Settings, section="prepare"):
     """How text becomes a data folder."""

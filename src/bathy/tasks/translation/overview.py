@@ -11,14 +11,22 @@ from rich.markup import escape
 from rich.table import Table
 
 from bathy import console
+from bathy.clinic.plots import save
 from bathy.errors import require
-from bathy.files import replacing
-from bathy.tasks.translation.data import Manifest, Split
+from bathy.tasks.translation.data import Manifest, Split, verify
 from bathy.tasks.translation.text.codec import Codec
 
 BINS = 20
 ENOUGH = 1000
 """Batches that the padding report looks at; a small corpus gives several epochs of them."""
+
+
+def look(folder: Path, split: str, check: bool) -> tuple[Manifest, Split]:
+    """A data folder's manifest and a split; every file compared with its checksum, if asked."""
+    opened = Split(folder, split)
+    if check:
+        verify(folder, opened.manifest)
+    return opened.manifest, opened
 
 
 def summary(folder: Path, manifest: Manifest) -> Table:
@@ -65,15 +73,13 @@ def histogram(split: Split) -> Table:
 
 
 def picture(split: Split, path: Path) -> None:
-    """The lengths as a picture, SVG, PNG or PDF by the path's ending."""
+    """The lengths as a picture, SVG, PNG, PDF or JSON by the path's ending."""
     altair: Any = require("altair", "clinic")
-    require("vl_convert", "clinic")
     rows = altair.Data(values=lengths(split))
     bars = altair.Chart(rows, width=560, height=160, title=f"{split.name}: {len(split):,} pairs").mark_bar()
     x = altair.X("from:Q", bin="binned", title="tokens, EOS included")
     chart = bars.encode(x=x, x2="to:Q", y=altair.Y("sentences:Q"), row=altair.Row("side:N", title=None))
-    with replacing(path) as temporary:
-        chart.save(str(temporary), format=path.suffix.lstrip(".") or "svg", scale_factor=2 if path.suffix == ".png" else 1)
+    save(chart, path)
 
 
 def samples(split: Split, number: int, seed: int = 1) -> Table:

@@ -13,6 +13,8 @@ from bathy.tasks.special_tokens import SPECIALS
 from bathy.train.sections import read_sections
 
 Stage = TypeVar("Stage", bound=Settings)
+DATA_FILES = ("train.source.ids.npy",)
+"""What a data folder is known by where nothing in it says its task."""
 
 
 class TextConfig(Settings, section="prepare"):

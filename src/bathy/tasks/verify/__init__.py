@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bathy.errors import DataError
-from bathy.tasks.verify import models, text
+from bathy.tasks.verify import models
 from bathy.tasks.verify.fault import Fault
 
 Check = Callable[[Path], Iterator[Fault]]
@@ -30,8 +30,8 @@ class Kind:
 KINDS = {
     "run": Kind(("checkpoints", "metrics.jsonl", "config.toml"), models.check_run, models.repair_run),
     "checkpoint": Kind(("meta.json", "trainer.pt"), models.check_checkpoint, models.repair_nothing),
-    "data": Kind(("manifest.json", ".work"), text.check_data, text.repair_data),
-    "corpus": Kind(("corpus.json", ".downloads"), text.check_corpus, models.repair_nothing),
+    "data": Kind(("manifest.json", ".work"), models.check_data, models.repair_data),
+    "corpus": Kind(("corpus.json", ".downloads"), models.check_corpus, models.repair_nothing),
     "model": Kind(("config.json", "model.safetensors"), models.check_model, models.repair_nothing),
 }
 """Looked through from the top: the first kind of which a file is there."""

@@ -1,4 +1,7 @@
-"""Run, checkpoint and model folders, checked whole: checksums, shapes, finite weights, configs that load."""
+"""Run, checkpoint and model folders, checked whole: checksums, shapes, finite weights, configs that load.
+
+What a data or corpus folder should be, its task knows: the `check` of its own folder.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,13 @@ import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bathy.clinic.readings import read as read_readings
 from bathy.errors import BathyError, CheckpointError
 from bathy.files import abandoned, is_sealed, lock_folder, read_json, write_text
-from bathy.tasks import kind_of_folder, models, read_config
-from bathy.tasks.language.codec import Codec as LanguageCodec
+from bathy.tasks import kind_of_folder, models, part, read_config
 from bathy.tasks.sums import SUMS, check_sums
-from bathy.tasks.translation.text.codec import Codec
 from bathy.tasks.verify.fault import Fault, attempt
 from bathy.train import checkpoint
 
@@ -61,8 +63,8 @@ def check_model(folder: Path) -> Iterator[Fault]:
     yield from attempt(folder / "text.json", partial(_check_codec, folder, described), again)
 
 
-def _load_codec(folder: Path) -> Codec | LanguageCodec:
-    return LanguageCodec.load(folder) if kind_of_folder(folder) == "language" else Codec.load(folder)
+def _load_codec(folder: Path) -> Any:
+    return part(kind_of_folder(folder), "check").Codec.load(folder)
 
 
 def _check_codec(folder: Path, described: bool) -> None:
@@ -133,6 +135,22 @@ def _repair_codec(folder: Path) -> Iterator[str]:
                 yield f"restored the tokenizer of {folder} from {source}"
         except BathyError:
             return
+
+
+def check_data(folder: Path) -> Iterator[Fault]:
+    """Every file of a data folder."""
+    yield from part(kind_of_folder(folder), "check").check_data(folder)
+
+
+def repair_data(folder: Path, faults: list[Fault]) -> Iterator[str]:
+    """Prepare a data folder again, where nothing can be lost by it."""
+    if faults:
+        yield from part(kind_of_folder(folder), "check").repair_data(folder)
+
+
+def check_corpus(folder: Path) -> Iterator[Fault]:
+    """Every file of a corpus folder."""
+    yield from part(kind_of_folder(folder), "check").check_corpus(folder)
 
 
 def repair_nothing(folder: Path, faults: list[Fault]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Data and corpus folders, checked whole: every checksum, every id, every line count."""
+"""Data and corpus folders of translation, checked whole: every checksum, every id, every line count."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from pydantic import BaseModel
 
 from bathy.errors import BathyError
 from bathy.files import digest, read_json
-from bathy.tasks import kind_of_folder
 from bathy.tasks.special_tokens import EOS
 from bathy.tasks.translation.corpora.layout import count_lines
 from bathy.tasks.translation.data import Manifest, Side, Split, read_manifest
 from bathy.tasks.translation.settings import DataConfig, PrepareConfig, Preparing
 from bathy.tasks.translation.text.codec import Codec
-from bathy.tasks.verify import language
 from bathy.tasks.verify.fault import Fault, attempt
 
 AGAIN = "prepare the folder again"
@@ -29,9 +27,6 @@ FETCH = "make the corpus again with `bathy corpus`, or restore a copy"
 
 def check_data(folder: Path) -> Iterator[Fault]:
     """Manifest, tokenizer, and every array: checksums, lengths, ids within the vocabulary, EOS at each end."""
-    if kind_of_folder(folder) == "language":
-        yield from language.check_data(folder)
-        return
     faults = attempt(folder / "manifest.json", partial(read_manifest, folder))
     yield from faults
     yield from attempt(folder / "text.json", partial(_check_vocab, folder, None if faults else read_manifest(folder)), AGAIN)
@@ -66,13 +61,8 @@ def _check_side(side: Side) -> None:
         raise BathyError(f"sentence {int(wrong[0]) + 1} does not end with EOS; {AGAIN}")
 
 
-def repair_data(folder: Path, faults: list[Fault]) -> Iterator[str]:
+def repair_data(folder: Path) -> Iterator[str]:
     """Prepare the folder again from its raw text, where the manifest still says how and the text is still what it was."""
-    if not faults:
-        return
-    if kind_of_folder(folder) == "language":
-        yield from language.repair_data(folder, faults)
-        return
     try:
         settings = read_manifest(folder)["settings"]
         config = Preparing(data=DataConfig(path=str(folder), **settings["data"]), prepare=PrepareConfig(**settings["prepare"]))
@@ -117,9 +107,6 @@ class Corpus(BaseModel):
 def check_corpus(folder: Path) -> Iterator[Fault]:
     """corpus.json, and every file's checksum and line count."""
     path = folder / "corpus.json"
-    if not attempt(path, partial(read_json, path)) and read_json(path).get("kind") == "language":
-        yield from language.check_corpus(folder)
-        return
     faults = attempt(path, partial(read_json, path, Corpus), FETCH)
     yield from faults
     if faults:

@@ -43,10 +43,8 @@ def _check_split(folder: Path, split: str) -> None:
         raise BathyError(f"documents do not begin where {split}.offsets.npy says; {AGAIN}")
 
 
-def repair_data(folder: Path, faults: list[Fault]) -> Iterator[str]:
+def repair_data(folder: Path) -> Iterator[str]:
     """Prepare the folder again from its raw text, where the manifest still says how and the text is still what it was."""
-    if not faults:
-        return
     try:
         manifest = read_manifest(folder)
         settings = manifest["settings"]
