@@ -49,6 +49,21 @@ def test_help_answers_without_importing_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
 
+def test_to_translate_sample_serve_and_train_nothing_is_imported_in_vain() -> None:
+    heavy = ("sympy", "torch.distributed.tensor", "torch._dynamo", "matplotlib", "transformers", "sacremoses", "optuna")
+    used = (
+        "tasks.translation.translate",
+        "tasks.translation.serve",
+        "tasks.language.sample",
+        "tasks.translation.task",
+        "train.loop",
+    )
+    code = (
+        f"import sys, {', '.join(f'bathy.{name}' for name in used)}; print([name for name in {heavy} if name in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout == "[]\n"
+
+
 def test_every_public_name_exists_and_is_documented() -> None:
     assert [name for name in dir(bathy) if not getattr(bathy, name).__doc__] == []
 

@@ -53,7 +53,7 @@ SMALL = ["model.encoder_layers=2", "model.decoder_layers=2", "model.width=32", "
 
 def kept_bytes(config: Any) -> float:
     with FakeTensorMode():
-        return activation_bytes(make_task(config).sketch(128), config, 128)
+        return activation_bytes(make_task(config).sketch(), config, 128)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from bathy.clinic.exams.activations import site_rows, statistics
@@ -20,6 +19,7 @@ from bathy.clinic.readings import Reading
 from bathy.core.residual import Matrix
 from bathy.sites.real_tokens import RealTokens
 from bathy.sites.site import Moment, Site
+from bathy.sites.wrapped import is_shard
 
 MOST_NUMBERS = 2**16
 """Entries of a matrix whose update is followed; a larger matrix is followed in evenly spaced rows."""
@@ -131,7 +131,7 @@ def held(matrix: Matrix, gradient: bool = False) -> Tensor | None:
 
 def held_rows(tensor: Tensor, transposed: bool = False, start: int = 0, stop: int | None = None) -> Tensor | None:
     """Evenly spaced rows of what this process holds of a matrix, in float32."""
-    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor  # the first process holds the first rows
+    local = tensor.to_local() if is_shard(tensor) else tensor  # the first process holds the first rows
     rows = (local.detach().T if transposed else local.detach())[start:stop]
     return rows[:: max(1, math.ceil(rows.numel() / MOST_NUMBERS))].float() if rows.numel() else None
 

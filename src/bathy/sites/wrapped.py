@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, TypeGuard
+
 import torch
-from torch import nn
-from torch.distributed.tensor import DTensor
+from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from bathy.errors import ModelError
 
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
 ORDER = "model = …; bathy.stabilise_(model, batch); then {wrap}; then the optimiser"
+
+
+def is_shard(tensor: Tensor) -> TypeGuard[DTensor]:
+    """Whether it is this process' part of a tensor that several hold."""
+    if type(tensor) in (Tensor, nn.Parameter):
+        return False  # DTensor takes half a second to import, and most runs have none
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(tensor, DTensor)
 
 
 def refuse_compiled(model: nn.Module) -> None:
@@ -41,5 +54,5 @@ def refuse_wrapped(model: nn.Module) -> None:
                 f"wraps (model.module) before: " + ORDER.format(wrap=f"{name}(model)")
             )
     for name, parameter in model.named_parameters():
-        if isinstance(parameter, DTensor) or type(parameter).__name__ == "FlatParameter":
+        if is_shard(parameter) or type(parameter).__name__ == "FlatParameter":
             raise ModelError(f"{name} is sharded already; stabilise before that: " + ORDER.format(wrap="fully_shard(model)"))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -38,8 +39,9 @@ class Kept:
         return tensor
 
 
-def run_each_kind_twice_(model: nn.Module, kept: Kept) -> None:
-    """From the third block of a kind on, add what the second one kept instead of running it.
+@contextmanager
+def each_kind_runs_twice(model: nn.Module, kept: Kept) -> Iterator[None]:
+    """In the block: from the third block of a kind on, add what the second one kept instead of running it.
 
     The second and not the first, which may also be given what all of them share, such as the encoder's output.
     """
@@ -60,6 +62,11 @@ def run_each_kind_twice_(model: nn.Module, kept: Kept) -> None:
 
     for block in blocks(model):
         block.forward = counted(block, block.forward)
+    try:
+        yield
+    finally:
+        for block in blocks(model):
+            del block.forward
 
 
 def _structure(block: nn.Module) -> tuple[Any, ...]:
@@ -75,12 +82,12 @@ def _shapes(inputs: Any) -> tuple[Any, ...]:
 def activation_bytes(sketch: Sketch, config: Config, tokens: int) -> float:
     """What one batch keeps for its backward pass; with checkpointing, the blocks' inputs and one block's inside."""
     kept = Kept(sketch.model)
-    run_each_kind_twice_(sketch.model, kept)
     with (
+        each_kind_runs_twice(sketch.model, kept),
         torch.autograd.graph.saved_tensors_hooks(kept.add, lambda tensor: tensor),
         Precision(config.train.precision, CPU).autocast(),
     ):
-        features = sketch.forward()
+        features = sketch.forward(tokens)
     kept.add(features)
     wide = 2 if config.train.precision == "float64" else 1  # the fake model is a float32 one
     inside = float(wide * kept.bytes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -21,8 +21,10 @@ from bathy.files import read_json, write_json
 from bathy.train import checkpoint
 from bathy.train.checkpoint import EMA, WEIGHTS, averaged, read_weights
 from bathy.train.config import Config
-from bathy.train.state import State
-from bathy.train.world import World
+
+if TYPE_CHECKING:
+    from bathy.train.state import State
+    from bathy.train.world import World
 
 FILE = "average.json"
 SHARE, WIDE = 0.1, 0.2

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
 from bathy.core.constants import Rates
 from bathy.core.rates import rates
 from bathy.core.transformer import Transformer
 from bathy.errors import CheckpointError, ConfigError, ModelError, unknown
+from bathy.sites.wrapped import is_shard
 from bathy.train.checkpoint import current_names
 from bathy.train.muon import Muon, hidden_matrices
 from bathy.train.schedule import rectification
@@ -170,12 +170,12 @@ def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
 def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
     """‖∇‖₂ over all parameters, the same on every rank."""
     norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+    return norm.full_tensor() if is_shard(norm) else norm
 
 
 def whole(value: Tensor) -> Tensor:
     """A tensor in one piece on the CPU; shards are gathered from all ranks, which must all ask."""
-    if isinstance(value, DTensor):
+    if is_shard(value):
         value = value.full_tensor()
     return value.detach().cpu()
 
@@ -201,8 +201,9 @@ def load_optimizer_state_(model: nn.Module, optimizer: Optimizer, state: Mapping
 
 def _placed(entry: Mapping[str, Any], parameter: Tensor) -> dict[str, Any]:
     """A parameter's entry, laid out as the parameter is."""
-    if not isinstance(parameter, DTensor):
+    if not is_shard(parameter):
         return dict(entry)
+    from torch.distributed.tensor import distribute_tensor
 
     def place(value: Any) -> Any:
         if not isinstance(value, Tensor) or value.shape != parameter.shape:

@@ -84,9 +84,8 @@ def make_plan(task: Task, config: Config, devices: Sequence[int] = (1, 8, 64), d
     batch = config.train.tokens * config.train.accumulate
     divisions = {number: divide(batch, number, config.train.tokens) for number in devices}
     with FakeTensorMode():
-        sketches = {tokens: task.sketch(tokens) for tokens, _ in divisions.values()}
-        activations = {tokens: activation_bytes(sketch, config, tokens) for tokens, sketch in sketches.items()}
-    sketch = next(iter(sketches.values()))
+        sketch = task.sketch()
+        activations = {tokens: activation_bytes(sketch, config, tokens) for tokens, _ in divisions.values()}
     parameters = sum(parameter.numel() for parameter in sketch.model.parameters())
     largest = max(sum(p.numel() for p in block.parameters()) for block in blocks(sketch.model) or [sketch.model])
     seconds = config.train.steps * batch * REAL * sum(sketch.flops.values()) / _speed(config, device)

@@ -53,17 +53,17 @@ class Batch(Protocol):
 
 @dataclass(frozen=True)
 class Sketch:
-    """A model and a typical batch, made from the config alone, for `bathy train --plan`."""
+    """A model and typical batches, made from the config alone, for `bathy train --plan`."""
 
     model: nn.Module
-    forward: Callable[[], Tensor]
-    """Runs the model on the batch; what autograd keeps of it is counted."""
+    forward: Callable[[int], Tensor]
+    """Runs the model on a batch of so many tokens; what autograd keeps of it is counted."""
     flops: dict[str, float]
     """Operations of training for each kind of token, e.g. source token, target token."""
     corpus_tokens: float = 0
     """Tokens of an epoch; 0: unknown."""
     note: str = ""
-    """What the batch is like."""
+    """What the batches are like."""
 
 
 class Task(ABC):
@@ -128,8 +128,8 @@ class Task(ABC):
         weights = sum(parameter.numel() for parameter in model.parameters() if parameter.dim() > 1)
         return 6.0 * weights * self.tokens(batch)
 
-    def sketch(self, tokens: int) -> Sketch:
-        """A model and a typical batch of so many tokens without any data; made and used in a FakeTensorMode."""
+    def sketch(self) -> Sketch:
+        """A model and typical batches without any data; made and used in a FakeTensorMode."""
         raise ConfigError(f"{type(self).__name__} has no plan: it does not define `sketch`")
 
     def describe(self, model: nn.Module) -> dict[str, Any]:

@@ -18,7 +18,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import PrefixStore, Store, default_pg_timeout
-from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
@@ -81,6 +80,8 @@ class World:
         if parallel == "ddp":
             devices = [self.device] if self.device.type == "cuda" else None
             return DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True)
+        from torch.distributed.fsdp import fully_shard
+
         mesh = init_device_mesh(self.device.type, (self.size,))
         for part in [*parts, module]:
             fully_shard(part, mesh=mesh)
@@ -89,8 +90,8 @@ class World:
 
 def accumulating(module: Callable[..., object], last: bool) -> AbstractContextManager[None]:
     """A block for one of an update's batches, forward and backward: ranks share gradients after the last one only."""
-    if isinstance(module, FSDPModule):
-        module.set_requires_gradient_sync(last)
+    if set_sync := getattr(module, "set_requires_gradient_sync", None):  # FSDP2's
+        set_sync(last)
     # Forward belongs inside too: DDP decides there whether this pass will synchronise.
     return module.no_sync() if isinstance(module, DistributedDataParallel) and not last else nullcontext()
 

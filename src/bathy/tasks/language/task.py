@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from bathy.core.cost import Operations, skeleton
+from bathy.core.cost import Operations
 from bathy.core.transformer import Transformer, TransformerConfig
 from bathy.errors import DataError
 from bathy.tasks.entropy import hardly_uses, unigram_entropy
@@ -198,20 +198,19 @@ class Language(Task):
         rows, length = batch.tokens.shape
         return self._operations.update({self.config.model.stacks[0]: torch.full((rows,), length)})
 
-    def sketch(self, tokens: int) -> Sketch:
+    def sketch(self) -> Sketch:
         """Windows of the context's length over data.vocab."""
-        vocab, length = self.config.data.vocab, self.config.model.window
-        model = self._model(vocab)
-        batch = torch.full((max(1, tokens // length), min(tokens, length)), 4)
-        flops = {"token": self._flops_per_token(vocab, length)}
-        return Sketch(
-            model, lambda: model.features(batch), flops, self.config.data.corpus_tokens, f"windows of {length} tokens"
-        )
+        model, length = self._model(self.config.data.vocab), self.config.model.window
 
-    def _flops_per_token(self, vocab: int, length: int) -> float:
+        def forward(tokens: int) -> Tensor:
+            return model.features(torch.full((max(1, tokens // length), min(tokens, length)), 4))
+
+        flops = {"token": self._flops_per_token(model, length)}
+        return Sketch(model, forward, flops, self.config.data.corpus_tokens, f"windows of {length} tokens")
+
+    def _flops_per_token(self, model: Transformer, length: int) -> float:
+        cost, (stack,) = Operations(model), self.config.model.stacks
         with unset_fake_temporarily():  # lengths are real numbers
-            cost = Operations(skeleton(TransformerConfig(vocab=vocab, pad=-1, **self.config.model.model_dump())))
-            (stack,) = self.config.model.stacks
             return cost.update({stack: torch.tensor([length])}) / length
 
     def describe(self, model: nn.Module) -> dict[str, Any]:

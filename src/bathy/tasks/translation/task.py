@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from bathy.core.cost import TRAINING, Operations, skeleton
+from bathy.core.cost import TRAINING, Operations
 from bathy.core.transformer import Transformer, TransformerConfig
 from bathy.errors import ConfigError, require
 from bathy.tasks import entropy
@@ -160,19 +160,21 @@ class Translation(Task):
         real = {"encoder": batch.source, "decoder": batch.target_out}
         return self._operations.update({stack: tokens.ne(PAD).sum(1) for stack, tokens in real.items()})
 
-    def sketch(self, tokens: int) -> Sketch:
+    def sketch(self) -> Sketch:
         """Sentences of 32 tokens over data.vocab."""
-        vocab = self.config.data.vocab
-        model = self._model(vocab)
-        batch = torch.full((max(1, tokens // LENGTH), min(tokens, LENGTH)), 4)
-        flops = self._flops_per_token(vocab)
-        note = f"tokens of each side; sentences of {LENGTH} tokens"
-        return Sketch(model, lambda: model.features(batch, batch), flops, self.config.data.corpus_tokens, note)
+        model = self._model(self.config.data.vocab)
 
-    def _flops_per_token(self, vocab: int) -> dict[str, float]:
+        def forward(tokens: int) -> Tensor:
+            batch = torch.full((max(1, tokens // LENGTH), min(tokens, LENGTH)), 4)
+            return model.features(batch, batch)
+
+        note = f"tokens of each side; sentences of {LENGTH} tokens"
+        return Sketch(model, forward, self._flops_per_token(model), self.config.data.corpus_tokens, note)
+
+    def _flops_per_token(self, model: Transformer) -> dict[str, float]:
         """Operations of training for each token of a side; attention's, which depend on both lengths, count to the target's."""
+        cost = Operations(model)
         with unset_fake_temporarily():  # lengths are real numbers
-            cost = Operations(skeleton(TransformerConfig(vocab=vocab, **self.config.model.model_dump())))
             lengths = {stack: torch.tensor([LENGTH]) for stack in self.config.model.stacks}
             attention = TRAINING * cost.attention(lengths) / LENGTH
         source, target = (TRAINING * cost.per_token[stack] for stack in ("encoder", "decoder"))
