@@ -60,6 +60,38 @@ def test_cloned_layers_of_torchs_own_encoder_are_found() -> None:
     assert found.scheme == "post_ln" and {each.name for each in found.deviations} == {"cloned_layers"}
 
 
+class DeepNormLayer(nn.Module):
+    """Somebody's DeepNorm: its α times a factor, and β to another power."""
+
+    def __init__(self, width: int, layers: int, times: float, power: float) -> None:
+        super().__init__()
+        self.alpha = times * (2 * layers) ** 0.25
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.fc1, self.fc2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        for linear in (self.q, self.k, self.v, self.out, self.fc1, self.fc2):
+            scaled = linear not in (self.q, self.k)
+            nn.init.xavier_normal_(linear.weight, (8 * layers) ** power if scaled else 1.0)
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        attended = nn.functional.scaled_dot_product_attention(self.q(x), self.k(x), self.v(x))
+        x = self.norm1(self.alpha * x + self.out(attended))
+        return self.norm2(self.alpha * x + self.fc2(self.fc1(x).relu()))
+
+
+@pytest.mark.parametrize(
+    ("times", "power", "deviation"),
+    [(1.0, -0.25, None), (2.0, -0.25, "shortcut_constant"), (1.0, 0.25, "gain_inverted"), (1.0, 0.0, "gain")],
+)
+def test_a_hand_written_deepnorm_is_recognised_and_its_mistake_named(times: float, power: float, deviation: str | None) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(40, 64), *(DeepNormLayer(64, 6, times, power) for _ in range(6)), nn.Linear(64, 40))
+    found = bathy.audit(model, torch.randint(40, (3, 9)))
+    names = {each.name for each in found.deviations}
+    assert found.scheme == "deepnorm" and (deviation in names if deviation else not names)
+
+
 def test_a_model_of_no_scheme_is_compared_with_its_own_layers() -> None:
     class Odd(nn.Module):
         """Layers that halve their shortcut, one of which triples it."""

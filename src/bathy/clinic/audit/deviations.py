@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bathy.clinic.audit.reference import Pair, Reference, apart, convention, pairs, unexplained
+from bathy.clinic.audit.reference import DECLARED_NEAR, Pair, Reference, apart, convention, intended, pairs, plain, unexplained
 from bathy.clinic.audit.signature import Signature, SiteSignature, majority
 
 FACTOR = 0.03
@@ -21,8 +20,8 @@ OUTLIER = math.log(1.4)
 """|log| of a layer's over its neighbours', in any initialisation."""
 FINE = 0.1
 """The same in a model that declares its sites, where sizes are drawn as ours are; more for matrices of few numbers."""
-NEAR, DECLARED_NEAR = 1.0, 2.0
-"""Distance to a scheme within which its constants are expected of the model; of one that declares its sites."""
+NEAR = 1.0
+"""Distance to a scheme within which its constants are expected of a model that does not declare its sites."""
 EPS = 0.05
 """What a norm may add to the variance."""
 GAMMA = math.log(1.9)
@@ -82,7 +81,7 @@ def deviations(found: Signature, other: Reference | None, far: float) -> list[De
     near = other is not None and far < (DECLARED_NEAR if declared else NEAR)
     if other is not None and near and declared:
         both = pairs(found, other)
-        result += [*factors(both), *gains(both, FINE), *set_biases(both), *final(found, other)]
+        result += [*factors(both), *gains(both, FINE), *no_gains(both), *set_biases(both), *final(found, other)]
     elif other is not None and near:
         result += [*found_factors(found, other), *final(found, other)]
     else:
@@ -123,7 +122,7 @@ def deviation(name: str, where: str, found: str, expected: str) -> Deviation:
 
 def norms(found: Signature) -> Iterator[Deviation]:
     """Norms with γ = 0 or another γ than their neighbours, with a large eps, and norms that layers share."""
-    place = {name: re.sub(r"\d+", "#", name) for name in found.gamma}
+    place = {name: place_of(name) for name in found.gamma}
     zeros = Counter(place[name] for name, gamma in found.gamma.items() if gamma == 0.0)
     declared = all(site.declared for site in found.sites)
     for name, gamma in found.gamma.items():
@@ -143,12 +142,17 @@ def norms(found: Signature) -> Iterator[Deviation]:
             yield deviation("shared_norm", name, f"runs in {sites[0]} and {sites[1]}", "a norm of its own in each")
 
 
+def place_of(name: str) -> str:
+    """A module's name without the numbers of its lists: the same in every layer."""
+    return ".".join("#" if part.isdigit() else part for part in name.split("."))
+
+
 def odd_gammas(found: Signature) -> Iterator[Deviation]:
     """Norms whose γ differs from that of the norms in the same place of the layers before and after."""
     places: dict[str, list[str]] = {}
     for name in found.gamma:
         if name in found.uses and found.eps.get(name, 0.0) <= EPS:
-            places.setdefault(re.sub(r"\d+", "#", name), []).append(name)
+            places.setdefault(place_of(name), []).append(name)
     for names in places.values():
         values = [found.gamma[name] for name in names]
         usual = statistics.median(values)
@@ -250,7 +254,7 @@ def found_factors(found: Signature, other: Reference) -> Iterator[Deviation]:
             yield deviation("branch_norm", site.name, *("normed", "not normed")[:: 1 if site.normed else -1])
     yield from skips(both)
     drawn = convention(both)
-    if drawn.scaled and drawn.name.startswith("xavier") and drawn.explained >= 0.5:
+    if drawn.scaled and drawn.name.startswith("xavier") and (drawn.explained >= 0.5 or intended(both)):
         yield from gains(both)
     for sites in alike(found):
         for site, value, usual in outliers([each for each in sites if not each.normed], lambda site: site.branch, BLURRED):
@@ -258,14 +262,14 @@ def found_factors(found: Signature, other: Reference) -> Iterator[Deviation]:
 
 
 def alike(found: Signature) -> list[list[SiteSignature]]:
-    """Sites of one stack and kind in layers that are built alike: with the same matrices in all their sites."""
+    """Sites of one stack that have the same matrices, in layers that are built alike: with the same in all their sites."""
+    own = {site.name: (site.kind, [(role, gain.shape) for role, gain in site.gains.items()]) for site in found.sites}
     layers: dict[tuple[str, int], list[Any]] = {}
     for site in found.sites:
-        matrices = [(role, gain.shape) for role, gain in site.gains.items()]
-        layers.setdefault((site.stack, site.layer), []).append((site.kind, matrices))
+        layers.setdefault((site.stack, site.layer), []).append(own[site.name])
     groups: dict[tuple[str, str, str], list[SiteSignature]] = {}
     for site in found.sites:
-        groups.setdefault((site.stack, site.kind, str(layers[site.stack, site.layer])), []).append(site)
+        groups.setdefault((site.stack, str(own[site.name]), str(layers[site.stack, site.layer])), []).append(site)
     return list(groups.values())
 
 
@@ -311,6 +315,16 @@ def gains(both: Sequence[Pair], limit: float = GAIN) -> Iterator[Deviation]:
                 wrong.setdefault(kind, []).append((pair.site.name, math.exp(math.log(value) - middle) if value else 0.0))
     for kind, cases in wrong.items():
         yield from _named(kind, cases, len(cases) > FEW * totals[kind], scale, count)
+
+
+def no_gains(both: Sequence[Pair]) -> Iterator[Deviation]:
+    """Matrices drawn all alike although the scheme has factors on some of them."""
+    drawn = convention(list(both))
+    if drawn.known or not drawn.scaled or plain(list(both)).explained < 0.75:
+        return
+    factors = [(pair.site.name, role, meant) for pair in both for role, meant in pair.scale.items() if meant > 0]
+    site, role, meant = max(factors, key=lambda factor: abs(math.log(factor[2])))
+    yield deviation("gain", f"{site} {role}", "1 × the base", f"{meant:.3g} × the base")
 
 
 def _named(
@@ -375,8 +389,14 @@ def own_layers(found: Signature) -> Iterator[Deviation]:
 
 
 def final(found: Signature, other: Reference) -> Iterator[Deviation]:
-    """A final norm that is missing, or one too many; of found sites, missing only if a matrix follows and no norm."""
+    """A final norm that is missing, or one too many; of found sites, missing only if a matrix follows and no norm.
+
+    A found stack ends the model, or is read by cross-attention: between the stages of a pyramid there need be no norm.
+    """
     declared = {site.stack for site in found.sites if site.declared}
+    crossed = any(site.kind == "cross_attention" for site in found.sites)
+    ends = set(found.final) if crossed else set(list(found.final)[-1:])
     for (stack, count), meant in zip(found.final.items(), other.final, strict=False):
-        if (bool(count) != bool(meant)) if stack in declared else (meant and not count and stack in found.bare):
+        bare = meant and not count and stack in found.bare & ends
+        if (bool(count) != bool(meant)) if stack in declared else bare:
             yield deviation("final_norm", stack, f"{count} norms after the last layer", str(meant))

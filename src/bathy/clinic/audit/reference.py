@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -133,6 +133,12 @@ def _any(other: Reference, rank: int, site: SiteSignature) -> SiteSignature | No
     return next((each for (number, layer, _), each in other.sites.items() if number == rank and layer == site.layer), None)
 
 
+EXACT = 0.03
+"""|log| of a shortcut's factor over a scheme's constant within which it is that constant."""
+INEXACT = 0.2
+"""Distance that is added where a factor is near a constant but not it."""
+
+
 def distance(found: Signature, other: Reference) -> float:
     """How far a model is from a scheme: structure counts most, then factors on shortcut and branch, then gains."""
     both = pairs(found, other)
@@ -144,13 +150,14 @@ def distance(found: Signature, other: Reference) -> float:
         score = 3.0 * (site.placement != match.placement) + 3.0 * (site.normed != match.normed)
         score += 2.0 * (site.silent != match.silent) + 2.0 * (site.mirrored != match.mirrored)
         score += 2.0 * ((site.inner > 0) != (match.inner > 0)) * (site.kind == "ffn" or match.inner > 0)
-        score += apart(site.skip, pair.skip) + _factor_apart(site, match)
+        off = apart(site.skip, pair.skip)
+        score += off + INEXACT * (off > EXACT and site.sharp) + _factor_apart(site, match)
         score += apart(site.reads, match.reads) if site.placement in ("pre", "both") else 0.0
         score += apart(site.size, match.size) if site.normed and match.normed else 0.0
         score += max(0.0, 0.3 - apart(site.gamma, 1.0)) if other.scheme == "admin_rescaled" else 0.3 * apart(site.gamma, 1.0)
         scores.append(score)
     final = sum(bool(a) != bool(b) for a, b in zip(found.final.values(), other.final, strict=False))
-    return statistics.fmean(scores) + 0.5 * final + 0.5 * (1 - convention(both).explained)
+    return statistics.fmean(scores) + 0.5 * final + 0.5 * (1 - convention(both, held=False).explained)
 
 
 @dataclass(frozen=True)
@@ -174,17 +181,20 @@ ALIKE = 0.06
 """|log| within which two deviations are the same."""
 
 
-def convention(both: list[Pair]) -> Drawn:
-    """The convention and the factor that explain most matrices; Xavier's own factor, 1, counts a little more."""
+def convention(both: list[Pair], held: bool | None = None) -> Drawn:
+    """The convention and the factor that explain most matrices; Xavier's own factor, 1, counts a little more.
+
+    `held`: whether the model is held to the scheme's own initialisation; else where it is this scheme on purpose.
+    """
     best, score = Drawn("", 1.0, -1.0), -1.0
-    declared = all(pair.site.declared for pair in both)
+    expected = intended(both) if held is None else held
     for name in CONVENTIONS:
         rest = unexplained(both, name)
         roles = {role: [v for (_, r), v in rest.items() if r == role and v > 0] for role in {role for _, role in rest}}
         factors = [statistics.median(values) for values in roles.values() if values] + [1.0] * name.startswith("xavier")
         for factor in factors:
             share = sum(v > 0 and abs(math.log(v / factor)) < ALIKE for v in rest.values()) / len(rest)
-            own = 1.0 if declared and share > 0.3 else 0.25  # a model that declares its sites draws its matrices as ours do
+            own = 1.0 if expected and share > 0.3 else 0.25  # a scheme that is meant comes with its initialisation
             bonus = own if name.startswith("xavier") and abs(math.log(factor)) < ALIKE and share > 0.1 else 0.0
             if share + bonus > score:
                 best, score = Drawn(name, factor, share), share + bonus
@@ -220,14 +230,44 @@ def unexplained(both: list[Pair], name: str) -> dict[tuple[str, str], float]:
     return found
 
 
+SURE = 0.05
+"""Distance within which a model is a scheme, whatever it says of itself."""
+DECLARED_NEAR = 2.0
+"""Distance within which a model that declares a scheme is held to it."""
+
+
 def identify(found: Signature) -> tuple[Reference | None, float]:
-    """The nearest scheme and its distance."""
+    """The nearest scheme and its distance; the scheme that a model declares, unless it is far from it or exactly another."""
     references = [each for name in SCHEMES if (each := reference(name, *shape(found))) is not None]
-    scored = [(distance(found, each), number) for number, each in enumerate(references)]
+    scored = [(far - own_factors(found, each), far, each) for each in references for far in [distance(found, each)]]
     if not scored:
         return None, math.inf
-    best, number = min(scored)
-    return references[number], best
+    _, far, best = min(scored, key=lambda row: row[0])
+    told = {site.scheme for site in found.sites}
+    declared = [(far, each) for _, far, each in scored if {each.scheme} == told and far < DECLARED_NEAR]
+    if declared and far > SURE:
+        far, best = declared[0]
+    return best, far
+
+
+def own_factors(found: Signature, other: Reference) -> float:
+    """1 where this scheme's factors on matrices explain sizes that no plain draw does: then another shortcut is a mistake."""
+    both = pairs(found, other)
+    drawn = convention(both) if both else None
+    return float(drawn is not None and drawn.scaled and drawn.explained >= max(0.75, plain(both).explained + 0.2))
+
+
+def intended(both: list[Pair]) -> bool:
+    """Whether the model is this scheme on purpose: it says so, or has its constant, other than 1, on every shortcut."""
+    if all(pair.site.declared for pair in both):
+        return True
+    exact = all(math.isfinite(pair.site.skip) and apart(pair.site.skip, pair.skip) < EXACT for pair in both)
+    return exact and any(apart(pair.skip, 1.0) > 0.1 for pair in both)
+
+
+def plain(both: list[Pair]) -> Drawn:
+    """How the matrices were drawn if the scheme has no factors on them."""
+    return convention([replace(pair, scale=dict.fromkeys(pair.scale, 1.0)) for pair in both])
 
 
 def _factor_apart(site: SiteSignature, match: SiteSignature) -> float:

@@ -75,10 +75,15 @@ class SiteSignature:
     gamma: float
     """Mean |γ| of the norm after the sum; NaN without one."""
     gains: dict[str, Gain] = field(default_factory=dict)
-    declared: bool = False
-    """Whether the model itself says what this site is; else it was found, and its norms may be seen at its neighbour."""
+    scheme: str = ""
+    """Scheme that the model itself says this site has; empty where it was found, and its norms may be seen at its neighbour."""
     sharp: bool = True
     """Whether the branch was watched where it is added, so that the shortcut's factor is exact."""
+
+    @property
+    def declared(self) -> bool:
+        """Whether the model itself says what this site is."""
+        return bool(self.scheme)
 
     @property
     def even(self) -> bool:
@@ -242,7 +247,7 @@ def _site(site: Site, seen: Behaviour) -> SiteSignature:
     gave = seen.gives.get(site, math.nan)
     return SiteSignature(
         **place, **value, normed=normed, inner=inner, reads=reads, gains=gains,  # type: ignore[arg-type]
-        declared=bool(site.scheme), sharp="branch" in getattr(site, "taps", ("branch",)),
+        scheme=site.scheme, sharp="branch" in getattr(site, "taps", ("branch",)),
         branch=value["size"] / gave if gave else math.nan, mirrored=_mirrored(site),
         gamma=math.nan if site.post is None else next(iter(gammas(site.post).values()), math.nan),
     )  # fmt: skip

@@ -9,7 +9,7 @@ from torch import nn
 
 import bathy
 from bathy.clinic.audit import audit
-from bathy.core.residual import Residual, Scale, residuals
+from bathy.core.residual import Matrix, Residual, Scale, residuals
 from bathy.core.schemes import SCHEMES
 from bathy.sites.graph import is_norm
 
@@ -96,8 +96,7 @@ def final_gone(own: list[Residual], stack: nn.Module) -> bool:
 def shortcut_halved(own: list[Residual], stack: nn.Module) -> bool:
     """One layer's shortcut times a half."""
     residual = _later(own)
-    old = residual.skip
-    residual.skip = Scale(0.5 * (float(torch.as_tensor(old.omega).mean()) if isinstance(old, Scale) else 1.0))
+    residual.skip = Scale(0.5 * _shortcut(residual))
     return True
 
 
@@ -110,19 +109,49 @@ def other_depth(own: list[Residual], stack: nn.Module) -> bool:
     return bool(constant)
 
 
+def shortcuts_doubled(own: list[Residual], stack: nn.Module) -> bool:
+    """Every shortcut times two."""
+    for residual in own:
+        residual.skip = Scale(2.0 * _shortcut(residual))
+    return True
+
+
+def _shortcut(residual: Residual) -> float:
+    """The mean factor on a shortcut."""
+    old = residual.skip
+    return float(torch.as_tensor(old.omega).mean()) if isinstance(old, Scale) else 1.0
+
+
+def drawn_alike(own: list[Residual], stack: nn.Module) -> bool:
+    """All matrices from N(0, 0.5), where the scheme has factors on some."""
+    scaled = _scaled(own)
+    for residual in own:
+        for matrix in residual.f.matrices():
+            matrix.weight.normal_(0, 0.5)
+    return bool(scaled)
+
+
 def gain_inverted(own: list[Residual], stack: nn.Module) -> bool:
     """The gain's exponent with the wrong sign, where the scheme has one."""
+    scaled = _scaled(own)
+    for matrix, factor in scaled:
+        matrix.weight.mul_(factor**-2)
+    return bool(scaled)
+
+
+def _scaled(own: list[Residual]) -> list[tuple[Matrix, float]]:
+    """The matrices on which the scheme has a factor, and the factor."""
     model, _ = build("post_ln", (8, 0))
     plain = [residual for _, residual in residuals(model)]
     sizes = {matrix.role: float(matrix.weight.std()) for residual in plain for matrix in residual.f.matrices()}
-    changed = False
-    for residual in own:
-        for matrix in residual.f.matrices():
-            factor = float(matrix.weight.std()) / sizes[matrix.role]
-            if matrix.role in ("out", "fc1", "fc2") and factor and not 0.85 < factor < 1.18:
-                matrix.weight.mul_(factor**-2)
-                changed = True
-    return changed
+    return [
+        (matrix, factor)
+        for residual in own
+        for matrix in residual.f.matrices()
+        if matrix.role in ("out", "fc1", "fc2")
+        for factor in [float(matrix.weight.std()) / sizes[matrix.role]]
+        if factor and not 0.85 < factor < 1.18
+    ]
 
 
 def layer_loud(own: list[Residual], stack: nn.Module) -> bool:
@@ -187,6 +216,8 @@ MUTATIONS: dict[str, tuple[Mutation, set[str]]] = {
     "final norm missing": (final_gone, {"final_norm"}),
     "shortcut halved in one layer": (shortcut_halved, {"shortcut_factor"}),
     "constant of another depth": (other_depth, {"shortcut_constant"}),
+    "all shortcuts × 2": (shortcuts_doubled, {"shortcut_constant"}),
+    "all matrices N(0, 0.5)": (drawn_alike, {"gain", "zero_matrix"}),
     "gain inverted": (gain_inverted, {"gain_inverted"}),
     "one layer's fc2 × 3": (layer_loud, {"gain", "layer_gain"}),
     "queries × 4": (queries_loud, {"gain"}),
