@@ -42,6 +42,7 @@ MINIATURES: dict[str, dict[str, Any]] = {
     "monitor": {"Trial": small_trial},
     "postmortem": {"CAUSES": {"corrupt batch": CAUSES["corrupt batch"]}},
     "predict": {},
+    "ring": {"SIZES": {"1 layer": (1, 32)}, "UPDATES": 4, "SAVES": 2},
     "sites": {"BASE": small_bert()},
     "prepare": {"QUICK_PAIRS": (60, 120), "MERGES": 50},
     "translate": {"MODELS": {"2L-2L": TransformerConfig(vocab=1000, **SMALL)}, "BATCHES": {1: 2, 5: 2}, "LENGTH": 5},

@@ -11,9 +11,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
 from test_recovery import Parity, config
 
+from bathy.clinic.examination import Examination
+from bathy.clinic.readings import Reading
 from bathy.errors import Diverged
 from bathy.lab.postmortem.failure import find_failure, jump
-from bathy.lab.postmortem.page import write_page
+from bathy.lab.postmortem.page import finding_of, into_clinic, write_page
 from bathy.lab.postmortem.run import Postmortem, postmortem
 from bathy.train import Config, fit
 from bathy.train.log import read_log
@@ -47,6 +49,18 @@ def test_one_corrupt_batch_is_named(corrupt: Path) -> None:
     assert not result.replays["batches skipped"].failed and result.replays["batches skipped"].parted == 171
     page = write_page(corrupt, result).read_text()
     assert "bad batch" in page and "http" not in page.replace("http://www.w3.org", "").split("<script")[0]
+
+
+def test_the_clinics_report_of_the_run_shows_the_cause(corrupt: Path) -> None:
+    examined(corrupt, corrupt=171)
+    assert into_clinic(corrupt) is None  # not examined yet
+    Examination([Reading("loss", 0.7, step=160)], {"without": ["step"]}).save(corrupt / "clinic" / "readings.jsonl")
+    report = into_clinic(corrupt)
+    (finding,) = finding_of(corrupt, "corrupt")
+    assert report and finding.title in report.read_text() and "update 171" in finding.title
+    assert any("batches skipped" in str(each) and "it trains" in str(each) for each in finding.evidence)
+    both = Examination([], known=(finding,)) + Examination([Reading("loss", 0.7)])
+    assert both.findings[0] is finding and Examination.load(corrupt / "clinic" / "readings.jsonl").without == ("step",)
 
 
 def test_the_unchanged_replay_is_the_run(corrupt: Path) -> None:

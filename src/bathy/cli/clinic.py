@@ -76,6 +76,7 @@ def _run(run: Path, label: str, count: int, settings: dict[str, Any]) -> Examina
     from bathy.clinic.exams import snapshot, updates
     from bathy.clinic.probe import examined
     from bathy.errors import CheckpointError
+    from bathy.lab.postmortem.page import finding_of
     from bathy.tasks.models import load
     from bathy.train import checkpoint
 
@@ -91,7 +92,7 @@ def _run(run: Path, label: str, count: int, settings: dict[str, Any]) -> Examina
         with examined(model, batch, loss, label={"model": label, "step": step}) as subject:
             readings += found.readings + (updates(subject, before) if before else [])
             before, origin = snapshot(subject.sites), found.origin
-    return Examination(readings, origin | {"run": str(run)})
+    return Examination(readings, origin | {"run": str(run)}, tuple(settings["without"]), finding_of(run, label))
 
 
 def _monitored(run: Path, label: str) -> list[Any]:

@@ -19,7 +19,7 @@ def postmortem(
     Example: bathy postmortem runs/post_ln --minutes 20
     """
     from bathy import console
-    from bathy.lab.postmortem.page import write_page
+    from bathy.lab.postmortem.page import into_clinic, write_page
     from bathy.lab.postmortem.run import check_run
     from bathy.lab.postmortem.run import postmortem as examine_run
 
@@ -45,3 +45,5 @@ def postmortem(
         console.out.print(result.note)
     console.out.print(f"cause: {result.verdict.text}. {result.verdict.advice}")
     console.out.print(f"report: {write_page(run, result)}")
+    if report := into_clinic(run):
+        console.out.print(f"the cause also stands in {report}")

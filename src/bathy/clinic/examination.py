@@ -15,7 +15,7 @@ from torch import nn
 from bathy.clinic import rules
 from bathy.clinic.diagnosis import diagnose
 from bathy.clinic.exams import EXAMS, Exam, Measure
-from bathy.clinic.findings import Finding
+from bathy.clinic.findings import SEVERITIES, Finding
 from bathy.clinic.losses import LOSSES, Loss
 from bathy.clinic.probe import examined, unwatched
 from bathy.clinic.readings import Reading, read, write
@@ -36,12 +36,15 @@ class Examination(Shown):
     origin: dict[str, Any] = field(default_factory=dict, compare=False)
     without: tuple[str, ...] = ()
     """Rules that are switched off."""
+    known: tuple[Finding, ...] = ()
+    """Findings that do not rest on the rows, such as the cause that a post-mortem named."""
     width: ClassVar[int] = 200
 
     @cached_property
     def findings(self) -> list[Finding]:
-        """What the rows say, the worst first."""
-        return diagnose(self.readings, self.without)
+        """What is known besides the rows, and what the rows say, the worst first."""
+        found = [*self.known, *diagnose(self.readings, self.without)]
+        return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
     def parts(self) -> list[Part]:
         """The findings as a table: what is wrong, on what evidence, and the first thing to do."""
@@ -65,11 +68,13 @@ class Examination(Shown):
     @classmethod
     def load(cls, path: str | Path) -> Examination:
         """Read what `save` wrote as .jsonl, or a monitor as readings.jsonl."""
-        return cls(*read(Path(path)))
+        readings, made = read(Path(path))
+        return cls(readings, made, tuple(made.get("without", ())))
 
     def __add__(self, other: Examination) -> Examination:
         without = tuple(dict.fromkeys((*self.without, *other.without)))
-        return Examination([*self.readings, *other.readings], self.origin | {"beside": other.origin}, without)
+        known = (*self.known, *other.known)
+        return Examination([*self.readings, *other.readings], self.origin | {"beside": other.origin}, without, known)
 
 
 def examine(
@@ -97,6 +102,7 @@ def examine(
     chosen, off = {exam: find_exam(exam) for exam in exams}, list(without)
     rules.chosen(off)  # an unknown rule is an error before anything is measured
     settings = {"exams": list(chosen), "tokens": tokens, "seed": seed, "lr": lr, "loss_scale": loss_scale}
+    settings |= {"without": off} if off else {}
     label: dict[str, Any] = {"model": name, "step": step}
     readings: list[Reading] = []
     planned = tuple(dict.fromkeys(recorder for exam in chosen.values() for recorder in exam.recorders))

@@ -20,6 +20,7 @@ BENCHES: dict[str, str] = {
     "monitor": "bathy.lab.bench.monitor",
     "postmortem": "bathy.lab.bench.postmortem",
     "predict": "bathy.lab.bench.predict",
+    "ring": "bathy.lab.bench.ring",
     "sites": "bathy.lab.bench.sites",
     "prepare": "bathy.lab.bench.prepare",
     "translate": "bathy.lab.bench.translate",
