@@ -1,5 +1,6 @@
 """SIGKILL at any moment: nothing half-written in place, and the same command again ends as if it had never been disturbed."""
 
+import json
 import shutil
 import time
 from collections.abc import Callable
@@ -173,3 +174,48 @@ def test_a_sweep_goes_through_every_point_whoever_dies(part: int, bathy: Command
             break
     assert bathy(*args, "killed_sweep").code == 0
     assert (home / "killed_sweep/results.csv").read_text() == (home / "whole_sweep/results.csv").read_text()
+
+
+FAILING = [
+    part
+    for change in ("optim.lr=20", "train.steps=60", "train.keep_last=20", "train.divergence_window=6")
+    for part in ("--set", change)
+]
+
+
+@pytest.mark.parametrize("part", range(amount(0, 3)))
+def test_a_post_mortem_finds_the_same_whoever_killed_it(part: int, bathy: Commands, home: Path) -> None:
+    if not (home / "failed").exists():
+        assert bathy("train", "config.toml", "--run", "failed", *FAILING).code == 2
+        shutil.copytree(home / "failed", home / "whole_failed")
+        (home / "postmortem.seconds").write_text(str(undisturbed(bathy, "postmortem", "whole_failed")))
+    shutil.rmtree(home / "killed_failed", ignore_errors=True)
+    shutil.copytree(home / "failed", home / "killed_failed")
+    seconds = float((home / "postmortem.seconds").read_text())
+    kill_until_done(bathy, ["postmortem", "killed_failed"], seconds, 5, ("postmortem", part))
+    killed, whole = (found(home / f"{name}_failed/postmortem/postmortem.json") for name in ("killed", "whole"))
+    assert killed == whole and whole["verdict"]["cause"]
+    assert contents(home / "failed") == contents(home / "killed_failed", ("postmortem", "report"))
+
+
+def found(path: Path) -> dict[str, Any]:
+    """What a post-mortem says, without what a clock says."""
+    value = json.loads(path.read_text())
+    for replay in value["replays"].values():
+        del replay["seconds"]
+    return {key: part for key, part in value.items() if key != "origin"}
+
+
+@pytest.mark.parametrize("part", range(amount(0, 1)))
+def test_a_ladder_is_climbed_whoever_dies(part: int, bathy: Commands, home: Path) -> None:
+    rungs = ["--depths", "1,2", "--schemes", "pre_ln", "--rates", "1e-3", "--set", "train.steps=8"]
+    args = ["ladder", "config.toml", *rungs, "--set", "train.monitor=false", "--out"]
+    if not (home / "whole_ladder/ladder.json").exists():
+        assert bathy(*args, "whole_ladder").code == 0
+    shutil.rmtree(home / "killed_ladder", ignore_errors=True)
+    kill_until_done(bathy, [*args, "killed_ladder"], 3.0, 3, ("ladder", part))
+    losses = [
+        [(row["layers"], row["loss"]) for row in json.loads((home / f"{name}_ladder/ladder.json").read_text())["runs"]]
+        for name in ("killed", "whole")
+    ]
+    assert losses[0] == losses[1] and len(losses[0]) == 2

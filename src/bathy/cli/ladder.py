@@ -45,6 +45,7 @@ def ladder(
     climb(whole, storage, workers)
     found = report(whole, storage)
     columns = ["scheme", "layers", "best loss", "best rate", "largest rate that trains", "trained", "runs", "core-hours"]
-    rows_ = [(r.scheme, r.layers, r.loss, r.best_rate, r.largest_rate, r.trained, r.runs, r.hours) for r in found]
+    best = {r: (r.loss, r.best_rate, r.largest_rate) if r.seeds else ("none trains", "–", "–") for r in found}
+    rows_ = [(r.scheme, r.layers, *best[r], r.trained, r.runs, r.hours) for r in found]
     console.out.print(console.table(f"ladder in {out}", columns, rows_))
     console.out.print(f"report: {out / 'report.html'}")
