@@ -234,7 +234,8 @@ class Run:
         if result.overflow:
             scale = self.state.precision.scale
             self.write(overflow=result.overflow, scale=scale)
-            self.say(f"skipped update {self.state.step}: non-finite values at {result.overflow}; loss scale now {scale:g}")
+            scaled = f"; loss scale now {scale:g}" if self.config.train.precision == "float16" else ""
+            self.say(f"skipped update {self.state.step}: non-finite values at {result.overflow}{scaled}")
 
     def _stop(self, why: str, sudden: bool = False) -> None:
         """End the updates of a run that has diverged; `sudden` if it was good before."""
