@@ -1,6 +1,7 @@
 """Batching laws: each sentence once, budgets held, ranks disjoint, resuming is never having stopped."""
 
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,10 @@ from hypothesis import strategies as st
 
 from bathy.errors import DataError
 from bathy.tasks.special_tokens import BOS, EOS, PAD
-from bathy.tasks.translation.batches import Batch, Batches, cut, open_splits, ordered
+from bathy.tasks.translation import batches as batches_module
+from bathy.tasks.translation import redraw
+from bathy.tasks.translation.batches import Batch, Batches, open_splits, ordered
+from bathy.tasks.translation.cutting import cut
 from bathy.tasks.translation.data import Split
 from bathy.tasks.translation.settings import DataConfig
 from bathy.tasks.translation.text import Codec
@@ -137,6 +141,35 @@ def test_dropout_changes_subwords_but_neither_words_nor_budget(toy_data: Path) -
         assert batch.source_tokens > plain.source_tokens
     again = Batches([data], tokens=512, seed=4, dropout=0.3)
     assert all(torch.equal(a.source, b.source) for a, b in zip(take(again, 3), batches, strict=True))
+
+
+@pytest.mark.parametrize("spare", [1.01, 0.6], ids=["as planned", "too little room"])
+def test_with_dropout_ranks_share_each_sentence_and_resume_anywhere(
+    toy_data: Path, spare: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redraw, "SPARE", spare)
+    monkeypatch.setattr(batches_module, "WINDOW", 5)
+    data = Split(toy_data, "train")
+    ranks = [Batches([data], 500, 3, rank, 2, dropout=0.2) for rank in range(2)]
+    epochs = [take(stream, len(stream)) for stream in ranks]
+    assert sorted(np.concatenate([batch.rows for epoch in epochs for batch in epoch])) == list(range(len(data)))
+    assert all(max(batch.source.numel(), batch.target_out.numel()) <= 500 for epoch in epochs for batch in epoch)
+    alone = Batches([data], 500, 77, dropout=0.2)
+    assert len(Batches([data], 500, 3, dropout=0.2)) % 2 == 0  # else two ranks halve a batch, with or without dropout
+    alone.load_state_dict({"epoch": 0, "position": 3, "size": 2, "seed": 3})
+    both = [batch.source for pair in zip(*epochs, strict=True) for batch in pair]
+    assert all(torch.equal(batch.source, one) for batch, one in zip(take(alone, 8), both[6:14], strict=True))
+
+
+def test_dropout_pads_little_and_draws_at_its_rate(toy_data: Path) -> None:
+    data, codec = Split(toy_data, "train"), Codec.load(toy_data)
+    stream = Batches([data], tokens=512, seed=4, dropout=0.3)
+    batches = [batch for _ in range(4) for batch in take(stream, len(stream))]
+    drawn, subwords = Random(5), codec.subwords["source"]
+    lines = [subwords.decode(data.source[row].tolist()) for row in range(len(data))]
+    expected = sum(len(subwords.encode_with_dropout(line, 0.3, drawn)) + 1 for line in lines)
+    assert sum(batch.source_tokens for batch in batches) / 4 == pytest.approx(expected, rel=0.03)
+    assert np.mean([batch.efficiency for batch in batches]) > 0.88
 
 
 def test_validation_gives_each_sentence_once_and_the_same_batches(toy_data: Path) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -23,18 +22,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bathy.errors import ConfigError, DataError
+from bathy.errors import DataError
 from bathy.files import digest
-from bathy.tasks.special_tokens import BOS, EOS, PAD, UNK
+from bathy.tasks.special_tokens import BOS, PAD
+from bathy.tasks.translation.cutting import Rows, cut, divisible
 from bathy.tasks.translation.data import Side, Split
+from bathy.tasks.translation.redraw import WINDOW, Redraw
 from bathy.tasks.translation.settings import DataConfig
-from bathy.tasks.translation.text.bpe import Subwords
 from bathy.tasks.translation.text.codec import FILES, Codec
-from bathy.tasks.translation.text.pieces import Pieces
 
-Rows = npt.NDArray[np.int64]
-GROWTH = 2.5
-"""BPE-dropout makes sentences about 1 + 2.5 p times longer; batches are planned for that."""
+EXAMPLES = 256
+"""Sentences from which the growth by BPE-dropout is estimated."""
 
 
 @dataclass(frozen=True)
@@ -103,12 +101,11 @@ class Batches:
         self.splits, self.tokens, self.seed, self.rank, self.size = list(splits), tokens, seed, rank, size
         self.weights = tuple(weights) or (1.0,) * len(self.splits)
         self.starts = np.cumsum([0, *map(len, self.splits)])
-        self.dropout = dropout
-        self.codec = Codec.load(self.splits[0].folder) if dropout else None
-        if self.codec and not all(subwords.merges for subwords in self.codec.subwords.values()):
-            raise ConfigError("data.bpe_dropout needs merges; set it to 0, or prepare with prepare.model_type = 'bpe'")
+        self.redraw = Redraw(Codec.load(self.splits[0].folder), dropout, tokens) if dropout else None
         self.epoch = self.position = 0
+        self.growth = self._growth()
         self._plan: tuple[int, list[Rows]] = (-1, [])
+        self._window: tuple[str, list[Batch]] = ("", [])
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -148,17 +145,31 @@ class Batches:
     def batch(self, position: int) -> Batch:
         """This rank's batch at a position of the current epoch."""
         number = position * self.size + self.rank
-        rows = self.plan()[number]
-        if self.codec is None:
-            return self.gathered(rows)
-        return self._with_dropout(rows, Random(f"{self.seed}/{self.epoch}/{number}"), self.codec)
+        return self.gathered(self.plan()[number]) if self.redraw is None else self._redrawn(self.redraw, number)
+
+    def _redrawn(self, redraw: Redraw, number: int) -> Batch:
+        """A batch with new subwords, one of those that are drawn together."""
+        first, place = number - number % WINDOW, number % WINDOW
+        name = f"{self.seed}/{self.epoch}/{first}"
+        if self._window[0] != name:
+            planned = [(*self._arrays(rows), rows) for rows in self.plan()[first : first + WINDOW]]
+            self._window = name, [_batch(*parts) for parts in redraw.window(planned, name)]
+        return self._window[1][place]
+
+    def _growth(self) -> float:
+        """How much longer sentences become by BPE-dropout; the same for every seed and rank."""
+        if self.redraw is None or not self.starts[-1]:
+            return 1.0
+        return self.redraw.growth(*self._arrays(np.random.default_rng(0).integers(0, self.starts[-1], EXAMPLES)))
 
     def gathered(self, rows: Rows) -> Batch:
         """The sentences as stored, padded."""
-        source = self._padded(rows, "source", room=0)
-        target = self._padded(rows, "target", room=1)
+        return _batch(*self._arrays(rows), rows)
+
+    def _arrays(self, rows: Rows) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        source, target = self._padded(rows, "source", room=0), self._padded(rows, "target", room=1)
         target[:, 0] = BOS
-        return _batch(source, target, rows)
+        return source, target
 
     def _padded(self, rows: Rows, side: str, room: int) -> npt.NDArray[np.int64]:
         owner = np.searchsorted(self.starts, rows, side="right") - 1
@@ -169,24 +180,15 @@ class Batches:
             result[where, room : room + block.shape[1]] = block
         return result
 
-    def _with_dropout(self, rows: Rows, random: Random, codec: Codec) -> Batch:
-        """The sentences encoded anew with BPE-dropout; one that would break the budget keeps its usual subwords."""
-        plain = self.gathered(rows)
-        limit = self.tokens // len(rows)
-        subwords = codec.subwords
-        sources = [redrawn(ids, subwords["source"], self.dropout, random, limit) for ids in plain.source.numpy()]
-        targets = [redrawn(ids, subwords["target"], self.dropout, random, limit) for ids in plain.target.numpy()]
-        return _batch(collated(sources), collated([[BOS, *ids] for ids in targets]), rows)
-
     def _planned(self) -> list[Rows]:
         rng = np.random.default_rng([self.seed, self.epoch])
         rows = np.concatenate([self._share(i) for i in range(len(self.splits))])
         source, target = (
             np.concatenate([getattr(split, side).lengths for split in self.splits])[rows] for side in ("source", "target")
         )
-        if self.dropout:
-            source, target = (np.minimum(np.ceil(n * (1 + GROWTH * self.dropout)).astype(np.int32), np.maximum(n, self.tokens))
-                              for n in (source, target))  # fmt: skip
+        if self.redraw:
+            longest = (np.maximum(n, np.minimum(np.ceil(n * self.growth), self.tokens)) for n in (source, target))
+            source, target = (n.astype(np.int32) for n in longest)
         self._check(rows, np.maximum(source, target))
         batches = [rows[chosen] for chosen in cut(source, target, self.tokens, rng)]
         batches = divisible(batches, self.size)
@@ -222,46 +224,6 @@ def ordered(split: Split, tokens: int, rank: int = 0, size: int = 1) -> Iterator
         yield stream.gathered(chosen)
 
 
-def cut(
-    source: npt.NDArray[np.int32], target: npt.NDArray[np.int32], tokens: int, rng: np.random.Generator | None
-) -> list[Rows]:
-    """Places of the sentences of each batch, shortest first.
-
-    `rng` decides among sentences of like lengths, which way the differences run, and how full the first batch is, so
-    that no two epochs draw the same borders.
-    """
-    start = rng.permutation(len(source)) if rng is not None else np.arange(len(source))
-    up = int(rng.integers(2)) if rng is not None else 0
-    first = int(rng.uniform(0.2, 1) * tokens) if rng is not None else tokens
-    longer = np.maximum(source, target)[start]
-    difference = (source - target)[start].astype(np.int64)
-    key = longer.astype(np.int64) * (2 * int(longer.max(initial=0)) + 1) + np.where(longer % 2 == up, difference, -difference)
-    order = start[np.argsort(key, kind="stable")]
-    longer = np.maximum(source, target)[order]
-    batches, begin = [], 0
-    while begin < len(order):
-        budget = tokens if begin else max(first, int(longer[0]))
-        window = longer[begin : begin + budget // int(longer[begin])]
-        rows = int(np.searchsorted(window * np.arange(1, len(window) + 1), budget, side="right"))
-        batches.append(order[begin : begin + rows])
-        begin += rows
-    return batches
-
-
-def divisible(batches: list[Rows], size: int) -> list[Rows]:
-    """The batches, the largest of them halved until their number is a multiple of `size`."""
-    batches = list(batches)
-    while len(batches) % size:
-        largest = max(range(len(batches)), key=lambda i: len(batches[i]))
-        whole = batches.pop(largest)
-        if len(whole) < 2:
-            raise DataError(
-                f"{len(batches) + 1} batches of one sentence cannot be shared by {size} ranks; raise the token budget"
-            )
-        batches += [whole[: len(whole) // 2], whole[len(whole) // 2 :]]
-    return batches
-
-
 def padded(side: Side, rows: Rows) -> npt.NDArray[np.int64]:
     """The sentences side by side, PAD behind the shorter ones: one flat gather from the mapped file."""
     starts = side.offsets[rows]
@@ -270,23 +232,6 @@ def padded(side: Side, rows: Rows) -> npt.NDArray[np.int64]:
     inside = columns < lengths[:, None]
     places = np.where(inside, starts[:, None] + columns, starts[:, None])
     return np.where(inside, side.ids[places], PAD).astype(np.int64)
-
-
-def collated(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.int64]:
-    """Lists of ids as one padded array."""
-    result = np.full((len(rows), max(map(len, rows))), PAD, np.int64)
-    for row, ids in zip(result, rows, strict=True):
-        row[: len(ids)] = ids
-    return result
-
-
-def redrawn(ids: npt.NDArray[np.int64], subwords: Subwords | Pieces, chance: float, random: Random, limit: int) -> list[int]:
-    """A sentence's ids with other subwords for the same words; unchanged if it has unknown parts or grows too long."""
-    plain = [int(i) for i in ids if i not in (PAD, BOS)]
-    if UNK in plain:
-        return plain
-    drawn = [*subwords.encode_with_dropout(subwords.decode(plain), chance, random), EOS]
-    return drawn if len(drawn) <= limit else plain
 
 
 def _batch(source: npt.NDArray[np.int64], target: npt.NDArray[np.int64], rows: Rows) -> Batch:

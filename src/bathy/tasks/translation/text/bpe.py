@@ -196,7 +196,15 @@ class Subwords:
 
     def encode_with_dropout(self, words: str, chance: float, random: Random) -> list[int]:
         """Ids of words when each merge is skipped with a chance (BPE-dropout, Provilkov et al., 2020)."""
-        return [self.vocab.get(name, UNK) for word in words.split(" ") for name in self._merged(word, chance, random)]
+        return [i for word in self.chunks(words) for i in self.drop(word, chance, random)]
+
+    def chunks(self, words: str) -> list[str]:
+        """The parts of a line that merges do not cross: its words."""
+        return words.split(" ")
+
+    def drop(self, word: str, chance: float, random: Random) -> list[int]:
+        """Ids of one word when each merge is skipped with a chance."""
+        return [self.vocab.get(name, UNK) for name in self._merged(word, chance, random)]
 
     def _learn(self, word: str) -> tuple[int, ...]:
         if len(self.known) >= REMEMBERED:

@@ -113,9 +113,15 @@ class Pieces:
         """Ids of a line when each merge is skipped with a chance (BPE-dropout, Provilkov et al., 2020)."""
         if not self.merges:
             raise ConfigError("data.bpe_dropout needs merges; set it to 0, or prepare with prepare.model_type = 'bpe'")
-        text = self.processor.normalize(line)
-        chunks = re.findall(f"{SPACE}?[^{SPACE}]+|{SPACE}", text)
-        return [i for chunk in chunks for name in self._merged(list(chunk), chance, random) for i in self._ids(name)]
+        return [i for chunk in self.chunks(line) for i in self.drop(chunk, chance, random)]
+
+    def chunks(self, line: str) -> list[str]:
+        """The parts of a line that merges do not cross: its words, marked at their start."""
+        return re.findall(f"{SPACE}?[^{SPACE}]+|{SPACE}", self.processor.normalize(line))
+
+    def drop(self, chunk: str, chance: float, random: Random) -> list[int]:
+        """Ids of one word when each merge is skipped with a chance."""
+        return [i for name in self._merged(list(chunk), chance, random) for i in self._ids(name)]
 
     def _merged(self, names: list[str], chance: float, random: Random) -> list[str]:
         """The chunk's pieces: merge the pair of the best score that is not skipped, until none is left."""
