@@ -20,6 +20,7 @@ import os
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+from functools import cache
 from types import ModuleType
 from urllib.parse import quote, unquote
 
@@ -142,12 +143,10 @@ SECRET_VARIABLE = re.compile(
 )
 """Names of environment variables whose value nobody should see; `TOKENIZERS_PARALLELISM` and `PWD` are no such names."""
 SECRET_OPTION = re.compile(rf"^-[\w.-]*{SECRET_WORD}$", re.IGNORECASE)
-IN_ADDRESS = re.compile(
-    r"(?P<before>[^\s:/@'\"]*:)(?!//)(?P<value>\S+)(?P<after>@)|(?P<scheme>://)(?P<login>[^\s:/@'\"]+)(?=@)"
-)
+IN_ADDRESS = re.compile(r"(?P<before>:)(?!//)(?P<value>\S+)(?P<after>@)|(?P<scheme>://)(?P<login>[^\s:/@'\"]+)(?=@)")
 """user:password@, also in an address that is not quite one, and a token that stands alone there."""
 IN_SETTING = re.compile(
-    rf"""(?P<before>(?:[\w.-]*{SECRET_WORD}|\bpwd)=|[\w.-]*(?:password|passwd|passphrase|secret|{KEY})['"]?:\s*|\b(?:bearer|authorization:\s*\w+)\s+)
+    rf"""(?P<before>(?:{SECRET_WORD}|\bpwd)=|(?:password|passwd|passphrase|secret|{KEY})['"]?:\s*|\b(?:bearer|authorization:\s*\w+)\s+)
     (?:(?P<quote>['"])(?P<quoted>.*?)(?P=quote)|(?P<value>[^\s&\#;'"]+))""",
     re.IGNORECASE | re.VERBOSE,
 )
@@ -183,15 +182,19 @@ def redact(text: str) -> str:
     for value in sorted(_secrets.union(*map(_secrets_in, os.environ, os.environ.values())), key=len, reverse=True):
         if len(value) >= SHORTEST and value.lower() not in HARMLESS:
             text = text.replace(value, "***")
-    text = IN_ADDRESS.sub(lambda found: f"{found['before']}***@" if found["before"] else "://***", text)
+    if "@" in text:
+        text = IN_ADDRESS.sub(lambda found: f"{found['before']}***@" if found["before"] else "://***", text)
     return IN_SETTING.sub(lambda found: f"{found['before']}***", text)
 
 
+@cache
 def _secrets_in(name: str, value: str) -> list[str]:
     """What nobody should see of an environment variable: all of it, or the passwords in an address."""
     if SECRET_VARIABLE.search(name):
         return [value]
-    logins = [found["value"] or found["login"] for found in IN_ADDRESS.finditer(value)] if "://" in value else []
+    logins = (
+        [found["value"] or found["login"] for found in IN_ADDRESS.finditer(value)] if "://" in value and "@" in value else []
+    )
     return [*logins, *map(unquote, logins), *_settings_in(value)]
 
 
