@@ -212,9 +212,56 @@ class FromZeros(Net):
         return self.head(x)
 
 
+class Quantised(Net):
+    """A residual quantiser behind the layers: x − Q(x) again and again, gradients straight through."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        for layer in self.layers:
+            x = layer(x)
+        total, rest = torch.zeros_like(x), x
+        for layer in self.layers:
+            inner = layer.ffn.a(rest)[..., :WIDTH]
+            entry = layer.att.out.weight[(inner @ layer.att.out.weight.t()).argmax(-1)]
+            entry = layer.ffn.b.weight @ F.pad(inner + (entry - inner).detach(), (0, WIDTH)).unsqueeze(-1)
+            total, rest = total + entry.squeeze(-1), rest - entry.squeeze(-1)
+        return self.head(total)
+
+
+class Hyper(Net):
+    """Hyper-connections: four streams, mixed by a matrix computed from them at every sum."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids).unsqueeze(2).repeat(1, 1, 4, 1)
+        for layer in self.layers:
+            for branch, norm in ((layer.att, layer.n1), (layer.ffn, layer.n2)):
+                weights = x @ layer.att.out.weight[:, :6]
+                one = (weights[..., :1].sigmoid() * x).sum(2)
+                x = weights[..., 1:2].sigmoid() * branch(norm(one)).unsqueeze(2) + weights[..., 2:].softmax(-1) @ x
+        return self.head(x.sum(2))
+
+
+class Switch(Net):
+    """One expert for each token: rows of a table of matrices and of one of biases, which is no codebook."""
+
+    def __init__(self, step: Step) -> None:
+        super().__init__(step)
+        for layer in self.layers:
+            layer.experts = nn.Parameter(torch.randn(3, WIDTH, WIDTH) / WIDTH**0.5)
+            layer.biases = nn.Parameter(torch.zeros(3, WIDTH))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        for layer in self.layers:
+            x = layer.n1(x + layer.att(x))
+            best = (x @ layer.att.out.weight[:, :3]).argmax(-1)
+            x = layer.n2(x + (layer.experts[best] @ x.unsqueeze(-1)).squeeze(-1) + layer.biases[best])
+        return self.head(x)
+
+
 def test_streams_beside_the_stream_are_told_apart() -> None:
     ids, plain = tokens(), post(torch.add)
-    for model in (Coupled(), Scores(plain), LongSkips(plain), FromZeros(plain)):
+    for model in (Coupled(), Scores(plain), LongSkips(plain), FromZeros(plain), Quantised(plain), Hyper(plain), Switch(plain)):
         sites = bathy.find_sites(model, ids)
         assert len(sites) == 2 * LAYERS, type(model).__name__
     assert {other.reason for other in bathy.find_sites(Scores(plain), ids).passed_over} >= {"is a sum of attention's scores"}

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 from bathy.sites.graph import Graph, Value
 from bathy.sites.hooks import PassedOver
-from bathy.sites.matrices import PRODUCTS, Use, attention, uses, uses_of, with_roles
+from bathy.sites.matrices import PRODUCTS, Use, attention, uses, with_roles
 from bathy.sites.meaning import BOUNDS, FACTORS, JOINS, PIECES, POOLS, SUMS, VIEWS, carriers
 from bathy.sites.site import PLACEMENTS, Placement
+from bathy.sites.sums import mixed_stream, unlike
 
 MIXES = PRODUCTS | {"avg_pool1d", "avg_pool2d", "_fft_r2c", "_fft_c2c", "_fft_c2r"}
 """Operations without a parameter that make a branch of a shortcut all the same."""
@@ -24,8 +25,6 @@ READING = VIEWS | PIECES | FACTORS | {"cat", "where", "masked_fill"}
 """What may lie between the stream and the norm that a branch begins with."""
 FUSED_SUMS = {"addmm", "baddbmm", "addcmul"}
 SCATTERED_SUMS = {"index_add", "scatter_add"}
-SCORES = VIEWS | FACTORS | {"add", "masked_fill", "where"}
-"""What may lie between attention's scores and their softmax."""
 
 
 @dataclass(eq=False)
@@ -235,6 +234,8 @@ def _along(graph: Graph, starts: list[int], found: dict[int, Connection]) -> Ite
         yield number
         if graph.values[number].op in SHORT and number not in found:
             waiting += carriers(graph.values, number)
+        elif graph.values[number].op == "bmm":
+            waiting += mixed_stream(graph, graph.values[number])
 
 
 def _made(
@@ -253,8 +254,9 @@ def _made(
     rounds = [found[number] for number in inside if number in found]
     if any(_carried(graph, c.x, x) for c in rounds) and not _beside(graph, rounds, value):
         return f"goes round {len(rounds)} other site{'s' if len(rounds) > 1 else ''}"
-    if _are_scores(graph, value):
-        return "is a sum of attention's scores"
+    reason = unlike(graph, value, inside)
+    if reason:
+        return reason
     nested = {number for c in rounds for number in c.inside}
     products = uses(graph, inside)
     if not products and not any(graph.values[number].op in MIXES for number in inside):
@@ -271,19 +273,6 @@ def _beside(graph: Graph, rounds: list[Connection], value: Value) -> bool:
     last = max(rounds, key=lambda c: c.b)
     later = [graph.values[user] for user in graph.users(last.b, VIEWS) if user > value.number]
     return any(user.op in SUMS and user.shape == graph.values[last.b].shape for user in later)
-
-
-def _are_scores(graph: Graph, value: Value) -> bool:
-    """Whether a sum goes to a softmax as it is: attention's scores, to which a layer may add those of the layer before."""
-    waiting, seen = [value.number], set[int]()
-    while waiting:
-        for user in graph.consumers[waiting.pop()]:
-            if graph.values[user].op in ("_softmax", "_safe_softmax"):
-                return True
-            if graph.values[user].op in SCORES and user not in seen and not uses_of(graph, graph.values[user]):
-                seen.add(user)
-                waiting.append(user)
-    return False
 
 
 def _root(c: Connection) -> Connection:

@@ -31,6 +31,8 @@ PIECES = {
     "diagonal", "slice_copy", "select_copy", "rot90", "tril", "triu", "channel_shuffle", "native_channel_shuffle", "_index",
 }  # fmt: skip
 """Some of the numbers, or the numbers with others beside them: tokens picked, moved, padded or repeated."""
+LOOKUPS = {"index", "index_select", "gather", "embedding"}
+"""Rows picked by numbers."""
 JOINS = {
     "cat",
     "stack",
@@ -91,6 +93,8 @@ def carriers(values: Sequence[Value], number: int) -> list[int]:
         return []
     if value.op == "copy":
         return [value.inputs[-1]]
+    if value.op in LOOKUPS and values[value.inputs[0]].op == "parameter":
+        return []  # rows of a table, as an embedding gives them
     if value.op in JOINS:
         return [i for i in value.inputs if values[i].floating]
     if value.op in SUMS | FACTORS | {"where", "maximum", "minimum", "lerp"}:
