@@ -26,6 +26,7 @@ PER_LAYER: dict[str, dict[str, tuple[int, str]]] = {
         **dict.fromkeys(PARALLEL, (1, "attention and feed-forward in parallel")),
         **dict.fromkeys(MAMBA, (1, "one mixer")),
         **dict.fromkeys(CONFORMER_PAIRS, (7, "conformer 4 (feed-forward, attention, convolution, feed-forward), decoder 3")),
+        "mllama": (1, "of the two layers more, one is cross-attention, which does not run without pictures"),
         **dict.fromkeys(TWO_TOWERS, (4, "attention and feed-forward of each of two towers")),
     },
 }

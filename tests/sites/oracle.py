@@ -84,7 +84,9 @@ def leaves(value: Any) -> Iterator[Tensor]:
 
 def results(model: nn.Module, batch: Any) -> list[Tensor]:
     """What the model gives for the batch, dropout off; caches and other state of a call are not counted twice."""
-    return list(leaves(run(copy.deepcopy(model), batch)))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)  # some draw at random in evaluation too, as masked autoencoders do
+        return list(leaves(run(copy.deepcopy(model), batch)))
 
 
 def gap(a: list[Tensor], b: list[Tensor]) -> float:

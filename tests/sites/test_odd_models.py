@@ -267,6 +267,25 @@ def test_streams_beside_the_stream_are_told_apart() -> None:
     assert {other.reason for other in bathy.find_sites(Scores(plain), ids).passed_over} >= {"is a sum of attention's scores"}
 
 
+class LeftOut(Net):
+    """One layer of the list is not run with this batch."""
+
+    def forward(self, ids: Tensor) -> Any:
+        x = self.embed(ids)
+        for i, layer in enumerate(self.layers):
+            x = x if i == 2 else layer(x)
+        return self.head(x)
+
+
+def test_a_layer_that_does_not_run_is_no_idle_expert_of_the_others() -> None:
+    model, ids = LeftOut(pre(torch.add)), tokens()
+    sites = bathy.find_sites(model, ids)
+    assert [note for note in sites.notes if "layers.2: no residual there" in note]
+    left = {name: value.clone() for name, value in model.layers[2].state_dict().items()}
+    bathy.stabilise_(model, ids, "scaled_init")
+    assert all(torch.equal(value, left[name]) for name, value in model.layers[2].state_dict().items())
+
+
 class Plain:
     def __init__(self, logits: Tensor) -> None:
         self.logits = logits

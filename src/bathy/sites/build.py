@@ -52,7 +52,8 @@ class Builder:
         norm = self._norm_path(c) if c.placement in ("post", "both") else ""
         taps = self._taps(c, norm)
         ends = Walk(self.graph, c).ends()
-        outputs, unclear = ([], ends.unclear) if ends.unclear else outputs_of(self.model, self.graph, ends)
+        inside = [execution.inside for execution in c.executions]
+        outputs, unclear = ([], ends.unclear) if ends.unclear else outputs_of(self.model, self.graph, ends, inside)
         skip = self._skip(c)
         return TracedSite(
             name=name,

@@ -11,8 +11,8 @@ from bathy.sites.outputs import Ends
 from bathy.sites.site import Output
 
 
-def outputs_of(model: nn.Module, graph: Graph, ends: Ends) -> tuple[list[Output], str]:
-    """The outputs of a branch, or why they cannot be scaled."""
+def outputs_of(model: nn.Module, graph: Graph, ends: Ends, inside: list[set[int]]) -> tuple[list[Output], str]:
+    """The outputs of a branch, or why they cannot be scaled; `inside`: its values in each execution, the first one's ends."""
     found: dict[str, Output] = {}
     for use in ends.uses.values():
         names = [use.weight] if not use.made else _scaling(graph, use)
@@ -20,7 +20,7 @@ def outputs_of(model: nn.Module, graph: Graph, ends: Ends) -> tuple[list[Output]
             return [], f"its matrix {use.weight} is normalised, so that a factor on its parameters is undone"
         if use.rows != (0, -1):
             return [], f"its output is part of {use.weight} only"
-        for name in names + _idle_siblings(model, names[0], graph):
+        for name in names + _idle_siblings(model, names[0], graph, inside):
             found[name] = _output(model, name)
     for path in ends.norms:
         norm = model.get_submodule(path)
@@ -44,16 +44,22 @@ def _scaling(graph: Graph, use: Use) -> list[str]:
     return []
 
 
-def _idle_siblings(model: nn.Module, name: str, graph: Graph) -> list[str]:
-    """The same parameter of sibling experts: modules of one list, some of which no token of this batch was sent to."""
+def _idle_siblings(model: nn.Module, name: str, graph: Graph, inside: list[set[int]]) -> list[str]:
+    """The same parameter of sibling experts: modules of one list, some of which no token of this batch was sent to.
+
+    A list whose other modules serve other places is one of layers, of which some may be left out: they are no experts.
+    """
     parts = name.split(".")
-    used = {value.name for value in graph.values if value.op == "parameter" and graph.consumers[value.number]}
+    users = {value.name: set(graph.consumers[value.number]) for value in graph.values if value.op == "parameter"}
     for depth in range(len(parts) - 2, 0, -1):
         if not parts[depth].isdigit():
             continue
         owner = model.get_submodule(".".join(parts[:depth]))
-        others = [[*parts[:depth], child, *parts[depth + 1 :]] for child, _ in owner.named_children()]
-        return [other for o in others if (other := ".".join(o)) not in used and _exists(model, other, name)]
+        others = [".".join([*parts[:depth], child, *parts[depth + 1 :]]) for child, _ in owner.named_children()]
+        others = [other for other in others if other != name and _exists(model, other, name)]
+        if any(users.get(other, set()).difference(*inside) for other in others):
+            return []
+        return [other for other in others if not users.get(other, set()) & inside[0]]
     return []
 
 
