@@ -134,3 +134,93 @@ def test_a_stabilised_model_trains_after_a_round_through_safetensors(tmp_path: P
     bathy.stabilise_(fresh, x)
     load_model(fresh, tmp_path / "model.safetensors")
     assert torch.equal(fresh.eval()(x), model.eval()(x))
+
+
+def test_a_constant_omega_is_in_the_saved_state_and_no_plain_model_loads_it_in_silence() -> None:
+    model, x = encoder(), tokens()
+    bathy.stabilise_(model, x, "admin_constant")
+    fresh = encoder()
+    with pytest.raises(RuntimeError, match=r"Unexpected key.*bathy_omega_3"):
+        fresh.load_state_dict(model.state_dict())
+    bathy.stabilise_(fresh, x, "deepnorm")
+    fresh.load_state_dict(model.state_dict())
+    assert torch.equal(fresh.eval()(x), model.eval()(x))
+    assert list(bathy.fold(model).state_dict()) == list(encoder().state_dict())
+
+
+def test_omega_is_loaded_beside_a_norm_without_parameters(tmp_path: Path) -> None:
+    def build() -> Any:
+        model = encoder()
+        for layer in model.layers:
+            layer.norm1, layer.norm2 = (nn.LayerNorm(layer.norm1.normalized_shape, elementwise_affine=False) for _ in range(2))
+        return model
+
+    model, x = build(), tokens()
+    bathy.stabilise_(model, x)
+    bathy.save(model, tmp_path)
+    assert torch.equal(bathy.load(build(), tmp_path).eval()(x), model.eval()(x))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_accelerate_saves_and_loads_omega(tmp_path: Path) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    accelerator, x = accelerate.Accelerator(cpu=True), tokens()
+
+    def prepared() -> tuple[Any, Any]:
+        model = encoder()
+        bathy.stabilise_(model, x)
+        return accelerator.prepare(model, torch.optim.Adam(model.parameters(), 1e-2))  # type: ignore[no-any-return]
+
+    model, optimiser = prepared()
+    for _ in range(2):
+        accelerator.backward(model(x).square().mean())
+        optimiser.step()
+    assert float(model.layers[1].norm1.bathy_omega_3.detach().std()) > 0
+    accelerator.save_state(str(tmp_path / "state"))
+    accelerator._models.clear()
+    accelerator._optimizers.clear()
+    other, _ = prepared()
+    accelerator.load_state(str(tmp_path / "state"))
+    assert torch.equal(other.eval()(x), model.eval()(x))
+    accelerator.save_model(model, str(tmp_path / "model"))
+    fresh = encoder()
+    bathy.stabilise_(fresh, x)
+    accelerate.load_checkpoint_in_model(fresh, str(tmp_path / "model"), strict=True)
+    assert torch.equal(fresh.eval()(x), model.eval()(x))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_lightning_checkpoint_has_omega_and_training_resumes_with_it(tmp_path: Path) -> None:
+    lightning = pytest.importorskip("lightning")
+    x = tokens()
+
+    class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self, stabilised: bool = True) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.model = encoder()
+            if stabilised:
+                bathy.stabilise_(self.model, x)
+
+        def training_step(self, batch: torch.Tensor, index: int) -> torch.Tensor:
+            return self.model(batch).square().mean()  # type: ignore[no-any-return]
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.Adam(self.parameters(), 1e-2)
+
+    def fit(epochs: int, resume: Path | None = None) -> Any:
+        trainer = lightning.Trainer(
+            max_epochs=epochs, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+            enable_model_summary=False,
+        )  # fmt: skip
+        trainer.fit(Module(), torch.utils.data.DataLoader([x[0], x[1]], batch_size=2), ckpt_path=resume)  # type: ignore[arg-type]
+        return trainer
+
+    saved = tmp_path / "one.ckpt"
+    first = fit(1)
+    first.save_checkpoint(saved)
+    loaded = Module.load_from_checkpoint(saved)
+    assert torch.equal(loaded.model.eval()(x), first.model.model.eval()(x))
+    torch.testing.assert_close(fit(2, saved).model.model.eval()(x), fit(2).model.model.eval()(x))
+    with pytest.raises(RuntimeError, match="bathy_omega_3"):
+        Module.load_from_checkpoint(saved, stabilised=False)

@@ -176,10 +176,13 @@ _TOLD: dict[str, dict[str, Any]] = {}
 
 
 class Shortcut:
-    """ω on one site's shortcut: adds (ω − 1)·x to what the norm reads. ω is a parameter of the norm, or a constant."""
+    """ω on one site's shortcut: adds (ω − 1)·x to what the norm reads. ω is a parameter of the norm, or a constant.
 
-    def __init__(self, site: TracedSite, constant: float | None) -> None:
-        self.site, self.constant, self.x = site, constant, Kept()
+    A constant is a buffer of the norm: a saved state has it, and a model without ω does not load that state in silence.
+    """
+
+    def __init__(self, site: TracedSite) -> None:
+        self.site, self.x = site, Kept()
         assert site.post is not None
         self.handles = [site.taps["input"].on(self.x.put), site.post.register_forward_pre_hook(self.add, with_kwargs=True)]
         self.handles.append(site.post.register_state_dict_post_hook(_tell_at_save))
@@ -201,7 +204,8 @@ class Shortcut:
 
     def _tell_if_frozen(self, norm: nn.Module) -> None:
         """Warn once of an ω that is to be trained and is not, as peft leaves it when it is applied afterwards."""
-        if self.constant is None and norm.training and not self.told and not getattr(norm, self.site.omega_name).requires_grad:
+        omega = getattr(norm, self.site.omega_name)
+        if isinstance(omega, nn.Parameter) and norm.training and not self.told and not omega.requires_grad:
             self.told = True
             warnings.warn(
                 f"the ω of {self.site.name} is frozen (get_peft_model freezes what it does not know): call bathy.stabilise_ "
@@ -212,9 +216,10 @@ class Shortcut:
     def _sum(self, norm: nn.Module, b: Tensor, x: Tensor) -> Tensor:
         x = x if x.shape == b.shape else x.reshape(b.shape)
         factor = self.site.skip * self.site.taps["sum"].factor
-        if self.constant is not None:
-            return torch.add(b, x, alpha=(self.constant - 1) * factor)
-        return torch.addcmul(b, x, getattr(norm, self.site.omega_name) - 1, value=factor)
+        omega: Tensor = getattr(norm, self.site.omega_name)
+        if not isinstance(omega, nn.Parameter):
+            omega = omega.to(b.dtype)
+        return torch.addcmul(b, x, omega - 1, value=factor)
 
     def remove(self) -> None:
         """Take the hooks off."""
@@ -249,28 +254,36 @@ class TracedSite(Site):
 
     @property
     def omega(self) -> nn.Parameter | float:
-        shortcut = self._shortcut()
-        if shortcut is None:
+        if self._shortcut() is None:
             return 1.0
-        return getattr(self.post, self.omega_name) if shortcut.constant is None else shortcut.constant
+        omega: nn.Parameter | Tensor = getattr(self.post, self.omega_name)
+        return omega if isinstance(omega, nn.Parameter) else float(omega)
 
     def attach_(self, constant: float | None = None) -> None:
         if self.obstacle:
             raise ModelError(f"{self.name} can have no ω: {self.obstacle}")
         self.detach_()
         assert self.post is not None
+        like = self._neighbour()
         if constant is None:
-            like: Tensor = next(self.post.parameters(), None)  # type: ignore[assignment]
-            like = self.matrices[0].weight if like is None else like
             ones = torch.ones(self.width, dtype=like.dtype, device=like.device)
             self.post.register_parameter(self.omega_name, nn.Parameter(ones))
-        Shortcut(self, constant)
+        else:
+            exact = torch.promote_types(like.dtype, torch.float32)
+            self.post.register_buffer(self.omega_name, torch.tensor(constant, dtype=exact, device=like.device))
+        Shortcut(self)
+
+    def _neighbour(self) -> Tensor:
+        """A parameter of the model from which ω takes device and dtype; a norm may have none."""
+        near = [self.post, *(matrix.module for matrix in self.matrices), *(tap.module for tap in self.taps.values())]
+        parameters = (parameter for module in near if module is not None for parameter in module.parameters())
+        return next(parameters, torch.ones(()))
 
     def detach_(self) -> None:
         shortcut = self._shortcut()
         if shortcut is not None and self.post is not None:
             shortcut.remove()
-            self.post._parameters.pop(self.omega_name, None)
+            delattr(self.post, self.omega_name)
 
     def _shortcut(self) -> Shortcut | None:
         hooked = () if self.post is None else shortcuts(self.post)
