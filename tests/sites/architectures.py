@@ -8,8 +8,14 @@ PARALLEL = (
     "aya_vision", "codegen", "cohere", "cohere2", "cohere2_moe", "cohere2_vision", "falcon", "gpt_neox", "gptj", "phi",
 )  # fmt: skip
 MAMBA = ("falcon_mamba", "mamba", "mamba2")
+CONFORMERS = (
+    "nemotron_asr_streaming", "nemotron_asr_streaming_encoder", "parakeet_ctc", "parakeet_encoder", "parakeet_rnnt",
+    "parakeet_tdt",
+)  # fmt: skip
 CONFORMER_PAIRS = ("canary", "cohere_asr")
-TWO_TOWERS = ("aimv2", "altclip", "blip", "chinese_clip", "clip", "clipseg", "groupvit")
+TWO_TOWERS = ("aimv2", "altclip", "blip", "chinese_clip", "clip", "clipseg", "groupvit", "owlv2", "owlvit")
+NESTED = ("mobilebert",)
+"""Models each of whose layers has a stack of its own within a branch of the outer stack."""
 PER_LAYER: dict[str, dict[str, tuple[int, str]]] = {
     "torch": {
         "TransformerDecoder": (3, "self-attention, cross-attention, feed-forward"),
@@ -25,6 +31,13 @@ PER_LAYER: dict[str, dict[str, tuple[int, str]]] = {
     "transformers": {
         **dict.fromkeys(PARALLEL, (1, "attention and feed-forward in parallel")),
         **dict.fromkeys(MAMBA, (1, "one mixer")),
+        "mobilebert": (
+            5,
+            "four feed-forwards on a narrow stream, and the wide stream round them; attention's shortcut is projected",
+        ),
+        "rf_detr": (5, "backbone 2, decoder 3"),
+        "timesformer": (3, "attention in time, attention in space, feed-forward"),
+        **dict.fromkeys(CONFORMERS, (4, "feed-forward, attention, convolution, feed-forward")),
         **dict.fromkeys(CONFORMER_PAIRS, (7, "conformer 4 (feed-forward, attention, convolution, feed-forward), decoder 3")),
         "mllama": (1, "of the two layers more, one is cross-attention, which does not run without pictures"),
         **dict.fromkeys(TWO_TOWERS, (4, "attention and feed-forward of each of two towers")),

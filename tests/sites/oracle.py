@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 ADDITIONS = {torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__}
-NOISE, DRAWS = 0.02, 3
-"""Relative size of the change of every matrix, and how often it is drawn."""
+NOISE, DRAWS, MANY_DRAWS = 0.02, 3, 15
+"""Relative size of the change of every matrix, how often it is drawn, and how often where that leaves it unclear."""
 
 
 class Additions(TorchFunctionMode):
@@ -101,14 +101,14 @@ def gap(a: list[Tensor], b: list[Tensor]) -> float:
     return worst
 
 
-def response(model: nn.Module, batch: Any) -> float:
+def response(model: nn.Module, batch: Any, draws: int = DRAWS) -> float:
     """How far the largest result moves, in units of its own spread, when every matrix changes by a small share of its size.
 
     This is what depth amplifies and a remedy must lower (Theorem 2 of the paper), measured without any of bathy's code.
     """
     plain = max(results(model, batch), key=Tensor.numel)
     spread = (plain - plain.mean()).square().mean().clamp(min=1e-30)
-    shaken_ones = (max(results(shaken(model, draw), batch), key=Tensor.numel) for draw in range(DRAWS))
+    shaken_ones = (max(results(shaken(model, draw), batch), key=Tensor.numel) for draw in range(draws))
     moved = [(other - plain).square().mean() / spread for other in shaken_ones]
     return float(torch.stack(moved).mean().sqrt())
 

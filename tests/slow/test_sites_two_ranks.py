@@ -1,4 +1,4 @@
-"""ω hooked into a stock encoder trains on two processes as on one, and is saved: sharded by FSDP2, replicated by DDP, compiled."""
+"""ω hooked into a stock encoder trains on two processes as on one and is saved: FSDP2, DDP, and compiled."""
 
 from pathlib import Path
 from typing import Any

@@ -254,8 +254,8 @@ def _refuse_trained(model: nn.Module) -> None:
                 fresh = not value.numel() or bool((value == value.flatten()[0]).all())
                 if not fresh and not name.startswith("bathy_omega"):
                     raise ModelError(
-                        f"{path}.{name} is trained, or was drawn at random (its numbers differ); setting ω would change what the "
-                        "model computes: stabilise before training, or pass force=True"
+                        f"{path}.{name} is trained, or was drawn at random (its numbers differ); setting ω would change what "
+                        "the model computes: stabilise before training, or pass force=True"
                     )
 
 
