@@ -169,7 +169,7 @@ def test_accelerate_saves_and_loads_omega(tmp_path: Path) -> None:
     def prepared() -> tuple[Any, Any]:
         model = encoder()
         bathy.stabilise_(model, x)
-        return accelerator.prepare(model, torch.optim.Adam(model.parameters(), 1e-2))  # type: ignore[no-any-return]
+        return accelerator.prepare(model, torch.optim.Adam(model.parameters(), 1e-2))
 
     model, optimiser = prepared()
     for _ in range(2):
@@ -203,7 +203,7 @@ def test_a_lightning_checkpoint_has_omega_and_training_resumes_with_it(tmp_path:
                 bathy.stabilise_(self.model, x)
 
         def training_step(self, batch: torch.Tensor, index: int) -> torch.Tensor:
-            return self.model(batch).square().mean()  # type: ignore[no-any-return]
+            return self.model(batch).square().mean()
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.Adam(self.parameters(), 1e-2)
