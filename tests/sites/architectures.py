@@ -9,11 +9,14 @@ PARALLEL = (
 )  # fmt: skip
 MAMBA = ("falcon_mamba", "mamba", "mamba2")
 CONFORMERS = (
-    "nemotron_asr_streaming", "nemotron_asr_streaming_encoder", "parakeet_ctc", "parakeet_encoder", "parakeet_rnnt",
-    "parakeet_tdt",
+    "lasr_ctc", "lasr_encoder", "nemotron3_5_asr", "nemotron_asr_streaming", "nemotron_asr_streaming_encoder",
+    "parakeet_ctc", "parakeet_encoder", "parakeet_rnnt", "parakeet_tdt", "wav2vec2-conformer",
 )  # fmt: skip
 CONFORMER_PAIRS = ("canary", "cohere_asr")
-TWO_TOWERS = ("aimv2", "altclip", "blip", "chinese_clip", "clip", "clipseg", "groupvit", "owlv2", "owlvit")
+TWO_TOWERS = (
+    "aimv2", "altclip", "blip", "chinese_clip", "clip", "clipseg", "groupvit", "metaclip_2", "owlv2", "owlvit",
+    "siglip", "siglip2", "vision-text-dual-encoder",
+)  # fmt: skip
 NESTED = ("mobilebert",)
 """Models each of whose layers has a stack of its own within a branch of the outer stack."""
 PER_LAYER: dict[str, dict[str, tuple[int, str]]] = {

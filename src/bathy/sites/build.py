@@ -119,7 +119,9 @@ class Builder:
     def _taps(self, c: Connection, norm: str) -> dict[Moment, Tap]:
         """Where modules show x, a, b and the output, each exactly once in every execution."""
         post = c.placement in ("post", "both")
-        inputs = self._shown(c, "x", before=max(c.inside))  # x comes before a, also where a later module takes it once more
+        simple = c.alone and self._branch_factor(c) == 1
+        branch = self._shown(c, "a", before=c.b)[-1:] if simple else []
+        inputs = self._shown(c, "x", before=self._end(c, branch))  # also where a later module takes it once more
         inside = [key for key in inputs if key.side == "input"]
         sums = self._shown(c, "b")
         start = [self.graph.values[e.norm].inputs[0] for e in c.executions] if post else []
@@ -129,10 +131,9 @@ class Builder:
             if post
             else []
         )
-        simple = c.alone and self._branch_factor(c) == 1
         keys: dict[Moment, list[Key]] = {
             "input": (inside or inputs)[-1:],
-            "branch": self._shown(c, "a", before=c.b)[-1:] if simple else [],
+            "branch": branch,
             "sum": at_norm if factor is not None else [],
             "output": self._shown(c, "norm"),
         }
@@ -146,6 +147,11 @@ class Builder:
             for moment, shown in keys.items()
             if shown
         }
+
+    def _end(self, c: Connection, branch: list[Key]) -> int:
+        """The last value computed before the branch is shown, or of the branch where no module shows it: x comes before it."""
+        shown = [then - 1 for number in c.inside for key, then in self.graph.places[number] if key in branch]
+        return min([max(c.inside), *shown])
 
     def _tap(self, key: Key, copy: bool, factor: float) -> Tap:
         return Tap(self.model.get_submodule(key.path), key.side, key.where, copy, factor)

@@ -50,7 +50,7 @@ SIZES: list[tuple[int, tuple[str, ...]]] = [
 DEPTHS = {
     "num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers", "depth", "num_encoder_layers",
     "num_decoder_layers", "decoder_num_hidden_layers", "encoder_num_hidden_layers", "num_self_attends_per_block", "n_blocks",
-    "decoder_num_layers", "num_block_layers",
+    "decoder_num_layers", "num_block_layers", "layers",
 }  # fmt: skip
 BY_NAME = {name: size for size, names in SIZES for name in names}
 LISTS = {
