@@ -38,6 +38,9 @@ PER_LAYER: dict[str, dict[str, tuple[int, str]]] = {
             5,
             "four feed-forwards on a narrow stream, and the wide stream round them; attention's shortcut is projected",
         ),
+        "pegasus_x": (7, "encoder 4: attention and feed-forward of tokens and of global tokens; decoder 3"),
+        "hrm_text": (16, "attention and feed-forward, 2 × (3 + 1) times over the same layers"),
+        "mra": (1, "feed-forward; attention gives zeros without its CUDA kernel"),
         "rf_detr": (5, "backbone 2, decoder 3"),
         "timesformer": (3, "attention in time, attention in space, feed-forward"),
         **dict.fromkeys(CONFORMERS, (4, "feed-forward, attention, convolution, feed-forward")),
@@ -48,7 +51,12 @@ PER_LAYER: dict[str, dict[str, tuple[int, str]]] = {
 }
 """Sub-layers that one layer more adds, where that is not attention and feed-forward (encoder–decoders: 2 + 3)."""
 IN_ALL: dict[tuple[str, str], tuple[int, str]] = {
-    ("transformers", "albert"): (10, "5 times the same attention and feed-forward")
+    ("transformers", "albert"): (10, "5 times the same attention and feed-forward"),
+    ("timm", "coat_tiny"): (
+        78,
+        "8 serial blocks of 3, 6 parallel blocks of 3 for each of 3 scales; other scales join branches",
+    ),
+    ("timm", "fastvit_s12"): (24, "12 blocks: mixer and feed-forward; sums within a block of convolutions merge into one"),
 }
 """Residual sums of models whose depth cannot be chosen, where the source's additions are not the number."""
 

@@ -286,6 +286,29 @@ def test_a_layer_that_does_not_run_is_no_idle_expert_of_the_others() -> None:
     assert all(torch.equal(value, left[name]) for name, value in model.layers[2].state_dict().items())
 
 
+class TwoStreams(Net):
+    """Two streams whose branches end in the same matrices."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x, y = self.embed(ids), self.embed.weight[:3].expand(len(ids), -1, -1)
+        for layer in self.layers:
+            y = y + layer.att.out(F.gelu(layer.n1(y) + x.mean(1, keepdim=True)))
+            x = x + layer.att(layer.n1(x))
+            x = x + layer.ffn(layer.n2(x))
+        return self.head(x) + self.head(y).mean(1, keepdim=True)
+
+
+def test_a_matrix_that_serves_two_stacks_is_scaled_once() -> None:
+    model, ids = TwoStreams(pre(torch.add)), tokens()
+    sites = bathy.find_sites(model, ids)
+    chains = {site.stack for site in sites}
+    assert len(chains) == 2
+    most = max(sum(site.calls for site in sites if site.stack == stack) for stack in chains)
+    before = model.layers[1].att.out.weight.clone()
+    assert all(treatment.kept for treatment in bathy.stabilise_(model, ids, "scaled_init").treatments)
+    torch.testing.assert_close(model.layers[1].att.out.weight, before / most**0.5)
+
+
 class Plain:
     def __init__(self, logits: Tensor) -> None:
         self.logits = logits

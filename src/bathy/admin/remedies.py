@@ -68,7 +68,8 @@ def stabilise_(
     with Undo(sites) as undo:
         reference = _outputs_with_omega(model, batch, chains, plans, before)
         for stack, remedy in plans.items():
-            REMEDIES[remedy](chains[stack], chains, before)
+            alike = {other: chains[other] for other in plans if plans[other] == remedy}
+            REMEDIES[remedy](chains[stack], alike, before)
         if reference is not None:
             compare(reference, _evaluated(model, batch), model, "admin_rescaled differs from admin")
         after = profile_sites(model, sites, batch, tokens, mask, set_omega=False) if plans else before
@@ -203,10 +204,15 @@ def _deepnorm_(chain: Chain, chains: Chains, result: Profile) -> None:
 
 
 def _scaled_init_(chain: Chain, chains: Chains, result: Profile) -> None:
-    """What the branches give × 1/√n, as GPT-2: their last matrices, or γ of the norms that end them."""
+    """What the branches give × 1/√n, as GPT-2: their last matrices, or γ of the norms that end them.
+
+    A parameter that serves several stacks is scaled once, for the one with most sub-layers.
+    """
     found = {id(output.parameter): output for site in chain for output in site.outputs}
-    for output in found.values():
-        output.scale_(_count(chain) ** -0.5)
+    for key, output in found.items():
+        owners = [other for other in chains.values() if any(id(o.parameter) == key for site in other for o in site.outputs)]
+        if owners[0] is chain:
+            output.scale_(max(map(_count, owners)) ** -0.5)
 
 
 REMEDIES: dict[str, Callable[[Chain, Chains, Profile], None]] = {
@@ -216,7 +222,7 @@ REMEDIES: dict[str, Callable[[Chain, Chains, Profile], None]] = {
     "deepnorm": _deepnorm_,
     "scaled_init": _scaled_init_,
 }
-"""Scheme to what it does with the sites of one stack."""
+"""Scheme to what it does with the sites of one stack, among all stacks that get the same."""
 
 
 def _count(chain: Chain) -> int:
