@@ -1,15 +1,16 @@
 """What the live monitor costs a training step, and how often and how early it warns, against simple rules on the loss.
 
 The runs are those of the forecast's grid (traces.jsonl: losses, gradient norms and the monitor's samples of each). The loss
-shows a failure at the update from which it stays at the level of guessing. Thresholds were set on the development families
-and are judged on the held-out ones.
+shows a failure at the update from which it stays at the level of guessing. The shipped thresholds were fitted on the
+development families; beside them, every run is judged by thresholds that were fitted on the runs of other families.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,13 @@ from bathy.lab.bench import interleaved, ratio
 from bathy.lab.bench.copying import Trial, inputs, objective, sentences
 from bathy.lab.bench.others import change_point, installed
 from bathy.lab.bench.predict.cases import load, part_of, settled
+from bathy.lab.bench.thresholds import Thresholds, Trace, Warner, Warnings
+from bathy.lab.bench.thresholds import shipped as shipped_thresholds
 
-Trace = dict[str, Any]
-Warner = Callable[[Trace], int | None]
-"""From a run to the update at which it is warned of."""
 TRACES = Path(__file__).parent / "predict" / "traces.jsonl"
 NEAR = 0.1
 """Nats above guessing at the most, from where on a loss shows that it is stuck there."""
-WARNERS: dict[str, Warner] = {
-    "Monitor": lambda trace: shipped(trace),
+OTHERS: dict[str, Warner] = {
     "loss above its mean by 3 deviations": lambda trace: z_score(trace["losses"], 3.0),
     "loss above its mean by 6 deviations": lambda trace: z_score(trace["losses"], 6.0),
     "gradient norm above its mean by 6 deviations": lambda trace: z_score(trace["gradients"], 6.0),
@@ -40,20 +39,44 @@ WARNERS: dict[str, Warner] = {
 }
 
 
+GROUPS = {"grid": ("development", "held out"), "held-out families": ("held out",), "border": ("border",), "larger": ("larger",)}
+"""Parts of the grid that are judged together."""
+
+
 def run(data: Path | None, quick: bool) -> dict[str, Any]:
-    """Cost at k = 50, then every rule on every run of each part."""
+    """Cost at k = 50, then every rule on every run of each group."""
     result: dict[str, Any] = {"cost": _cost(rounds=2 if quick else 5)}
     traces = [trace for trace in load(data / TRACES.name if data else TRACES) if trace["outcome"] != "slow"]
-    for part in dict.fromkeys(trace["part"] for trace in traces):
-        own = [trace for trace in traces if trace["part"] == part]
-        rows = [
-            judged(name, warner, own) for name, warner in WARNERS.items() if not name.startswith("trainscope") or installed()
-        ]
+    plain = Warnings([trace for trace in traces if trace["part"] in GROUPS["grid"]], shipped)
+    result["thresholds"] = {"shipped": asdict(shipped_thresholds()), "fitted": asdict(fit_on_development(plain))}
+    found = first_warnings(traces, plain)
+    for group, parts in GROUPS.items():
+        own = [trace for trace in traces if trace["part"] in parts]
+        rows = [judged(name, at, found["Monitor"], own) for name, at in found.items() if own and own[0]["key"] in at]
         failing = sum(trace["outcome"] == "fails" for trace in own)
-        title = f"{part}: {failing} failing and {len(own) - failing} healthy runs"
-        console.out.print(console.table(title, COLUMNS, rows))
-        result[part] = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
+        if own:
+            title = f"{group}: {failing} failing and {len(own) - failing} healthy runs"
+            console.out.print(console.table(title, COLUMNS, rows))
+            result[group] = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
     return result
+
+
+def fit_on_development(plain: Warnings) -> Thresholds:
+    """The thresholds that the development part gives: those to ship."""
+    return Warnings([trace for trace in plain.traces if trace["part"] == "development"], shipped).fit()
+
+
+def first_warnings(traces: Sequence[Trace], plain: Warnings) -> dict[str, dict[str, float]]:
+    """For each rule, the update of its first warning of each run by key; infinite where it never speaks."""
+    others = {name: warner for name, warner in OTHERS.items() if not name.startswith("trainscope") or installed()}
+    rules: dict[str, Warner] = {"Monitor": shipped, **others}
+    found = {name: {trace["key"]: _or_never(warner(trace)) for trace in traces} for name, warner in rules.items()}
+    crossed = dict(zip((trace["key"] for trace in plain.traces), plain.crossed(), strict=True))
+    return {"Monitor": found.pop("Monitor"), "Monitor, thresholds of other families": crossed, **found}
+
+
+def _or_never(at: int | None) -> float:
+    return math.inf if at is None else float(at)
 
 
 def traces_of(rows: Sequence[dict[str, Any]]) -> list[Trace]:
@@ -71,14 +94,16 @@ def traces_of(rows: Sequence[dict[str, Any]]) -> list[Trace]:
 COLUMNS = ["rule", "failing runs warned", "healthy runs warned", "median updates before the loss shows it", "Monitor no later"]
 
 
-def judged(name: str, warner: Warner, traces: Sequence[Trace]) -> tuple[str, str, str, str, str]:
+def judged(
+    name: str, at: dict[str, float], monitor: dict[str, float], traces: Sequence[Trace]
+) -> tuple[str, str, str, str, str]:
     """One row of the table; ahead: of the failing runs that this rule warns of, those where the Monitor does so no later."""
     bad = [trace for trace in traces if trace["outcome"] == "fails"]
     good = [trace for trace in traces if trace["outcome"] == "trains"]
-    warned = [(trace, warner(trace)) for trace in bad]
-    false = sum(warner(trace) is not None for trace in good)
-    leads = [stuck_from(trace) - at for trace, at in warned if at is not None]
-    ahead = sum((shipped(trace) or math.inf) <= at for trace, at in warned if at is not None)
+    warned = [trace for trace in bad if at[trace["key"]] < math.inf]
+    false = sum(at[trace["key"]] < math.inf for trace in good)
+    leads = [stuck_from(trace) - at[trace["key"]] for trace in warned]
+    ahead = sum(monitor[trace["key"]] <= at[trace["key"]] for trace in warned)
     lead = f"{statistics.median(leads):.0f}" if leads else "–"
     return name, f"{len(leads)} of {len(bad)}", f"{false} of {len(good)}", lead, f"{ahead} of {len(leads)}"
 

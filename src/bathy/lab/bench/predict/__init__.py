@@ -17,16 +17,17 @@ from bathy import console
 from bathy.clinic import plots
 from bathy.clinic.odds import Odds, fitted
 from bathy.files import write_json
-from bathy.lab.bench.predict.cases import Case, cases_of, compact, load, save
-from bathy.lab.bench.predict.fit import auroc, calibration, ece, fit, groups_of, left_out
+from bathy.lab.bench.predict.cases import Case, Part, cases_of, compact, load, save
+from bathy.lab.bench.predict.fit import auroc, calibration, ece, ece_by_chance, fit, groups_of, left_out
 from bathy.lab.bench.predict.plot import calibration_plot
 from bathy.lab.bench.predict.rates import largest_rates
 
-LOOKS: dict[str, tuple[int, list[str]]] = {
-    "one look": (4, ["tokens", "amplification", "warmup"]),
-    "rehearsal": (16, ["amplification", "information", "warmup"]),
-}
-"""Kind of look to the updates it makes, and the readings it rests on."""
+LOOKS = {"one look": 4, "rehearsal": 16}
+"""Kind of look to the updates it makes."""
+READINGS = ("tokens", "amplification", "warmup")
+"""What both rest on; chosen on the development part."""
+PARTS: tuple[Part, ...] = ("held out", "border", "larger")
+"""What the odds are judged on besides the development part, which they are fitted on."""
 COMMITTED = Path(__file__).parent / "grid.jsonl"
 
 
@@ -37,11 +38,11 @@ def run(data: Path | None, quick: bool) -> dict[str, Any]:
     console.out.print(f"{len(rows)} runs: {dict(outcomes)}")
     result: dict[str, Any] = {"runs": len(rows), "outcomes": dict(outcomes), "looks": {}, "odds": {}}
     development = cases_of(rows, "development")
-    for look, (updates, names) in LOOKS.items():
-        odds = fit(development, updates, names)
-        judged = {f"{group} left out": judge(development, left_out(development, updates, names, key))
+    for look, updates in LOOKS.items():
+        odds = fit(development, updates, READINGS)
+        judged = {f"{group} left out": judge(development, left_out(development, updates, READINGS, key))
                   for group, key in groups_of().items()}  # fmt: skip
-        judged |= {part: judge(own, told(own, odds)) for part in ("held out", "larger") if (own := cases_of(rows, part))}
+        judged |= {part: judge(own, told(own, odds)) for part in PARTS if (own := cases_of(rows, part))}
         result["looks"][look], result["odds"][look] = judged, asdict(odds)
     _print(result["looks"])
     same = all(abs(fitted(look).bias - values["bias"]) < 1e-6 for look, values in result["odds"].items())
@@ -78,6 +79,7 @@ def judge(cases: Sequence[Case], chances: Sequence[float]) -> dict[str, Any]:
     rates = largest_rates(cases, chances)
     return {
         "failed": sum(fails), "trained": len(fails) - sum(fails), "auroc": auroc(chances, fails), "ece": ece(chances, fails),
+        "ece_by_chance": ece_by_chance(chances),
         "calibration": calibration(chances, fails), "designs": len(rates),
         "within_2": statistics.fmean(rate.right for rate in rates) if rates else None,
         "covered": statistics.fmean(rate.covered for rate in rates) if rates else None,
@@ -86,10 +88,25 @@ def judge(cases: Sequence[Case], chances: Sequence[float]) -> dict[str, Any]:
 
 def _print(looks: dict[str, Any]) -> None:
     rows = [
-        (look, part, f"{found['failed']} + {found['trained']}", f"{found['auroc']:.3f}", f"{found['ece']:.3f}",
-         f"{found['within_2'] or 0:.0%} of {found['designs']}", f"{found['covered'] or 0:.0%}")
+        (
+            look,
+            part,
+            f"{found['failed']} + {found['trained']}",
+            f"{found['auroc']:.3f}",
+            f"{found['ece']:.3f} ({found['ece_by_chance']:.3f})",
+            f"{found['within_2'] or 0:.0%} of {found['designs']}",
+            f"{found['covered'] or 0:.0%}",
+        )
         for look, judged in looks.items()
         for part, found in judged.items()
-    ]  # fmt: skip
-    columns = ["look", "judged on", "failed + trained", "AUROC", "ECE", "largest rate within ×2", "interval meets it"]
+    ]
+    columns = [
+        "look",
+        "judged on",
+        "failed + trained",
+        "AUROC",
+        "ECE (by chance)",
+        "largest rate within ×2",
+        "interval meets it",
+    ]
     console.out.print(console.table("forecasts of runs that the fit has not seen", columns, rows))

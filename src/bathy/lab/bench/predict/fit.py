@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import random
+import statistics
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -70,6 +72,12 @@ def ece(probabilities: Sequence[float], fails: Sequence[bool]) -> float:
     """Expected calibration error: the mean distance of probability and share, weighted by runs."""
     rows = calibration(probabilities, fails)
     return sum(abs(p - share) * runs for p, share, runs in rows) / sum(runs for *_, runs in rows)
+
+
+def ece_by_chance(probabilities: Sequence[float], draws: int = 200) -> float:
+    """The calibration error that these probabilities have if all of them are right: few runs leave some by chance."""
+    draw = random.Random(0)
+    return statistics.fmean(ece(probabilities, [draw.random() < p for p in probabilities]) for _ in range(draws))
 
 
 def groups_of() -> dict[str, Callable[[Case], str]]:

@@ -1,0 +1,95 @@
+"""The thresholds of the live rules, fitted on runs: as many failing runs warned as may be, at few false alarms.
+
+A run is warned of by the first rule that speaks. Each threshold belongs to one rule, so every rule is tried by itself, with the
+others switched off, and any choice of thresholds follows from that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from importlib import import_module
+from itertools import product
+from math import inf
+from typing import Any
+
+stability: Any = import_module("bathy.clinic.rules.stability")
+collapse: Any = import_module("bathy.clinic.rules.collapse")  # the package also has a rule of this name
+Trace = dict[str, Any]
+Warner = Callable[[Trace], int | None]
+"""From a run to the update at which it is warned of."""
+FALSE = 0.02
+"""Share of the healthy runs that may be warned of."""
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """What is fitted: Σβ² that is strong, token variance and information that are none."""
+
+    strong: float
+    alike: float
+    nats: float
+
+
+CANDIDATES = {"strong": (3.0, 3.5, 4.0, 5.0, 6.0), "alike": (1e-5, 3e-5, 1e-4, 3e-4), "nats": (1e-5, 3e-5, 1e-4, 3e-4)}
+OFF = Thresholds(inf, 0.0, 0.0)
+
+
+def shipped() -> Thresholds:
+    """Those of the rules as they are."""
+    return Thresholds(stability.STRONG, collapse.ALIKE, {name: limit for name, _, limit in collapse.SAME}["information"])
+
+
+@contextmanager
+def applied(chosen: Thresholds) -> Iterator[None]:
+    """A block in which the rules have these thresholds."""
+    kept = stability.STRONG, collapse.ALIKE, collapse.SAME
+    same = tuple((name, what, chosen.nats if name == "information" else limit) for name, what, limit in kept[2])
+    try:
+        stability.STRONG, collapse.ALIKE, collapse.SAME = chosen.strong, chosen.alike, same
+        yield
+    finally:
+        stability.STRONG, collapse.ALIKE, collapse.SAME = kept
+
+
+class Warnings:
+    """When each run is warned of under any of the candidates."""
+
+    def __init__(self, traces: Sequence[Trace], warner: Warner) -> None:
+        self.traces = list(traces)
+        self.others = self._of(OFF, warner)
+        self.single: Mapping[tuple[str, float], list[float]] = {
+            (name, value): self._of(replace(OFF, **{name: value}), warner)
+            for name, values in CANDIDATES.items()
+            for value in values
+        }
+
+    def _of(self, thresholds: Thresholds, warner: Warner) -> list[float]:
+        with applied(thresholds):
+            return [inf if (at := warner(trace)) is None else float(at) for trace in self.traces]
+
+    def under(self, thresholds: Thresholds) -> list[float]:
+        """The update of each run's first warning; infinite where there is none."""
+        rows = [self.others, *(self.single[item] for item in asdict(thresholds).items())]
+        return [min(of_run) for of_run in zip(*rows, strict=True)]
+
+    def fit(self, without: str = "") -> Thresholds:
+        """The best thresholds on the runs of other families than this: most failing warned, at FALSE alarms at most."""
+        own = [i for i, trace in enumerate(self.traces) if trace["family"] != without]
+        bad = [i for i in own if self.traces[i]["outcome"] == "fails"]
+        good = [i for i in own if self.traces[i]["outcome"] == "trains"]
+
+        def merit(thresholds: Thresholds) -> tuple[float, ...]:
+            at = self.under(thresholds)
+            false, warned = sum(at[i] < inf for i in good), sum(at[i] < inf for i in bad)
+            strict = (thresholds.strong, -thresholds.alike, -thresholds.nats)  # of equals, what speaks least
+            return (1.0, warned, -false, *strict) if false <= FALSE * len(good) else (0.0, -false, warned, *strict)
+
+        return max((Thresholds(*values) for values in product(*CANDIDATES.values())), key=merit)
+
+    def crossed(self) -> list[float]:
+        """The first warning of each run with thresholds fitted on the runs of other families."""
+        chosen = {family: self.fit(family) for family in dict.fromkeys(trace["family"] for trace in self.traces)}
+        by_family = {family: self.under(thresholds) for family, thresholds in chosen.items()}
+        return [by_family[trace["family"]][i] for i, trace in enumerate(self.traces)]
