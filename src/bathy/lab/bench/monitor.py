@@ -23,7 +23,7 @@ from bathy.clinic.monitor import LOSSES, spread
 from bathy.clinic.readings import Reading
 from bathy.lab.bench import interleaved, ratio
 from bathy.lab.bench.copying import Trial, inputs, objective, sentences
-from bathy.lab.bench.others import change_point, installed
+from bathy.lab.bench.others import installed
 from bathy.lab.bench.predict.cases import load, part_of, settled
 from bathy.lab.bench.thresholds import Thresholds, Trace, Warner, Warnings
 from bathy.lab.bench.thresholds import shipped as shipped_thresholds
@@ -35,7 +35,6 @@ OTHERS: dict[str, Warner] = {
     "loss above its mean by 3 deviations": lambda trace: z_score(trace["losses"], 3.0),
     "loss above its mean by 6 deviations": lambda trace: z_score(trace["losses"], 6.0),
     "gradient norm above its mean by 6 deviations": lambda trace: z_score(trace["gradients"], 6.0),
-    "trainscope 1.8.1 (change points of the loss)": lambda trace: change_point(trace["losses"]),
 }
 
 
@@ -68,9 +67,10 @@ def fit_on_development(plain: Warnings) -> Thresholds:
 
 def first_warnings(traces: Sequence[Trace], plain: Warnings) -> dict[str, dict[str, float]]:
     """For each rule, the update of its first warning of each run by key; infinite where it never speaks."""
-    others = {name: warner for name, warner in OTHERS.items() if not name.startswith("trainscope") or installed()}
-    rules: dict[str, Warner] = {"Monitor": shipped, **others}
+    rules: dict[str, Warner] = {"Monitor": shipped, **OTHERS}
     found = {name: {trace["key"]: _or_never(warner(trace)) for trace in traces} for name, warner in rules.items()}
+    for name, package in installed().items():
+        found[name] = {trace["key"]: _or_never(package(trace["losses"])) for trace in traces}
     crossed = dict(zip((trace["key"] for trace in plain.traces), plain.crossed(), strict=True))
     return {"Monitor": found.pop("Monitor"), "Monitor, thresholds of other families": crossed, **found}
 
