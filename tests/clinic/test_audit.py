@@ -1,6 +1,7 @@
 """An audit names the scheme from behaviour alone, and what was changed on purpose."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,16 @@ def test_auditing_leaves_the_model_as_it_was_and_prints_a_table(tmp_path: Path) 
     assert "deepnorm" in str(found) and "shortcut" in str(found)
     found.save(tmp_path / "audit.json")
     assert json.loads((tmp_path / "audit.json").read_text())["scheme"] == found.scheme
+
+
+def test_deviations_become_one_finding_of_the_clinics_report() -> None:
+    model, batch = build("pre_ln", (4, 0))
+    assert bathy.audit(model, batch).findings("mine") == ()
+    with torch.no_grad():
+        model.get_submodule("encoder.layers.2.ffn.pre").weight.zero_()  # type: ignore[operator]
+    (finding,) = bathy.audit(model, batch).findings("mine")
+    assert "norm_gamma_zero: encoder.layers.2.ffn.pre" in finding.cause and finding.model == "mine"
+    assert replace(bathy.examine(model, batch, exams=["activations"]), known=(finding,)).findings.count(finding) == 1
 
 
 def test_every_deviation_says_why_it_matters_and_what_to_do() -> None:

@@ -54,10 +54,17 @@ def clinic(
 
 def _model(name: str, settings: dict[str, Any]) -> Examination:
     """The examination of what an imported function returns."""
+    from bathy.clinic.audit import audit
     from bathy.clinic.examination import examine
+    from bathy.errors import BathyError
 
     model, batch, loss = import_model(name)
-    return examine(model, batch, loss, name=name.partition(":")[2], **settings)
+    label = name.partition(":")[2]
+    found = examine(model, batch, loss, name=label, **settings)
+    try:
+        return replace(found, known=audit(model, batch).findings(label))
+    except BathyError:  # a model can be examined that cannot be audited
+        return found
 
 
 def _runs(runs: list[Path], count: int, settings: dict[str, Any]) -> Examination:

@@ -12,12 +12,16 @@ from torch import nn
 from bathy.clinic.audit.deviations import NEAR, WHY, Deviation, deviations
 from bathy.clinic.audit.reference import DECLARED_NEAR, convention, identify, pairs
 from bathy.clinic.audit.signature import Behaviour, SiteSignature, signature
+from bathy.clinic.findings import Finding
 from bathy.clinic.probe import examined
 from bathy.console import table
 from bathy.errors import ConfigError, unknown
 from bathy.files import origin, write_json
 from bathy.pages.shown import Part, Shown
 from bathy.sites.batch import Batch
+
+SHOWN = 5
+"""Deviations that the clinic's report names."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,22 @@ class Audit(Shown):
     def save(self, path: str | Path) -> None:
         """Write as JSON."""
         write_json(Path(path), asdict(self))
+
+    def findings(self, model: str) -> tuple[Finding, ...]:
+        """The deviations as one finding for the clinic's report; none where there are none."""
+        if not self.deviations:
+            return ()
+        shown = " ".join(
+            f"{each.name}: {each.where}: {each.found}, expected {each.expected}." for each in self.deviations[:SHOWN]
+        )
+        more = len(self.deviations) - SHOWN
+        title = (
+            f"{len(self.deviations)} deviations from {self.scheme}"
+            if len(self.deviations) > 1
+            else f"a deviation from {self.scheme}"
+        )
+        advice = f"{self.deviations[0].advice} `bathy audit` lists all with reasons. What training has changed also deviates."
+        return (Finding("audit", "note", title, (), shown + (f" And {more} more." if more > 0 else ""), advice, model),)
 
     def parts(self) -> list[Part]:
         """The sites under the scheme's name, and the deviations."""
