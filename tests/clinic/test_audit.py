@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import bathy
-from bathy.clinic.audit.deviations import WHY
+from bathy.clinic.audit.deviation import WHY
 from bathy.clinic.audit.signature import factors, gammas
 from bathy.core.schemes import SCHEMES
 from bathy.errors import ConfigError

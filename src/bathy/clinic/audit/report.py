@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from bathy.clinic.audit.deviations import NEAR, WHY, Deviation, deviations
+from bathy.clinic.audit.deviation import WHY, Deviation
+from bathy.clinic.audit.deviations import NEAR, deviations
 from bathy.clinic.audit.reference import DECLARED_NEAR, convention, identify, pairs
 from bathy.clinic.audit.signature import Behaviour, SiteSignature, signature
 from bathy.clinic.findings import Finding
