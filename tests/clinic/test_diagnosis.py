@@ -250,6 +250,14 @@ def test_a_spike_says_what_moved_first() -> None:
     assert rules.RULES["spike"].look([replace(row, value=2.2) if row.quantity == "loss_peak" else row for row in rows]) is None
 
 
+@pytest.mark.parametrize("series", [(1.0, math.inf, math.inf, 1.0), (1.0, 5e-324, 5e-324, 1e308), (0.0, 0.0, math.nan, 0.0)])
+def test_a_spike_among_readings_that_left_all_range_is_still_told(series: tuple[float, ...]) -> None:
+    losses = {"loss_peak": 5.0, "loss_mean": 2.0, "loss_deviation": 0.1}
+    rows = [Reading(name, value, step=40) for name, value in losses.items()]
+    rows += [Reading("gradient", value, step=10 * i, site="a") for i, value in enumerate(series, 1)]
+    assert rules.RULES["spike"].look(rows) is not None
+
+
 @pytest.mark.parametrize("name", rules.RULES)
 def test_each_rule_can_be_switched_off(name: str) -> None:
     assert name not in rules.chosen([name]) and name in rules.chosen()

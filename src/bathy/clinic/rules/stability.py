@@ -160,6 +160,8 @@ def spike(rows: Sequence[Reading]) -> Finding | None:
     )  # fmt: skip
 
 
+FURTHEST = 700.0
+"""|log| of a factor that is still a number."""
 WATCHED = {"branch_share": "branch share", "token_variance": "token variance", "gradient": "gradient", "update": "update size"}
 
 
@@ -167,14 +169,14 @@ def moved_first(rows: Sequence[Reading]) -> Evidence | None:
     """The reading that left its usual range earliest, and furthest among those of that sample; range: a factor of two."""
     series: dict[tuple[str, str], dict[int, float]] = {}
     for row in rows:
-        if row.quantity in WATCHED and row.value > 0:
+        if row.quantity in WATCHED and 0 < row.value < math.inf:
             series.setdefault((row.quantity, row.site), {})[row.step] = row.value
     left: list[tuple[int, float, str, str, float]] = []
     for (quantity, site), values in series.items():
         steps = sorted(values)
         for at, now in enumerate(steps[2:], 2):
             usual = statistics.median(values[then] for then in steps[1:at])
-            distance = abs(math.log(values[now] / usual))
+            distance = min(FURTHEST, abs(math.log(values[now]) - math.log(usual)))
             if distance > math.log(2):
                 left.append((now, -distance, quantity, site, values[now]))
                 break
