@@ -6,9 +6,9 @@ others switched off, and any choice of thresholds follows from that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import product
 from math import inf
@@ -25,32 +25,37 @@ FALSE = 0.02
 
 @dataclass(frozen=True)
 class Thresholds:
-    """What is fitted: Σβ² that is strong, token variance and information that are none."""
+    """What is fitted: Σβ² that is strong, token variance and information that are none, and the update these count from."""
 
     strong: float
     alike: float
     nats: float
+    settled: int
 
 
-CANDIDATES = {"strong": (3.0, 3.5, 4.0, 5.0, 6.0), "alike": (1e-5, 3e-5, 1e-4, 3e-4), "nats": (1e-5, 3e-5, 1e-4, 3e-4)}
-OFF = Thresholds(inf, 0.0, 0.0)
+CANDIDATES: dict[str, tuple[float, ...]] = {
+    "strong": (3.0, 3.5, 4.0, 5.0, 6.0), "alike": (1e-5, 3e-5, 1e-4, 3e-4), "nats": (1e-5, 3e-5, 1e-4, 3e-4),
+    "settled": (8, 16),
+}  # fmt: skip
+OFF = Thresholds(inf, 0.0, 0.0, 16)
 
 
 def shipped() -> Thresholds:
     """Those of the rules as they are."""
-    return Thresholds(stability.STRONG, collapse.ALIKE, {name: limit for name, _, limit in collapse.SAME}["information"])
+    nats = next(limit for name, _, limit in collapse.SAME if name == "information")
+    return Thresholds(stability.STRONG, collapse.ALIKE, nats, collapse.SETTLED)
 
 
 @contextmanager
 def applied(chosen: Thresholds) -> Iterator[None]:
     """A block in which the rules have these thresholds."""
-    kept = stability.STRONG, collapse.ALIKE, collapse.SAME
-    same = tuple((name, what, chosen.nats if name == "information" else limit) for name, what, limit in kept[2])
+    kept = stability.STRONG, collapse.ALIKE, collapse.SAME, collapse.SETTLED
+    same = tuple((name, what, chosen.nats if name == "information" else limit) for name, what, limit in collapse.SAME)
     try:
-        stability.STRONG, collapse.ALIKE, collapse.SAME = chosen.strong, chosen.alike, same
+        stability.STRONG, collapse.ALIKE, collapse.SAME, collapse.SETTLED = chosen.strong, chosen.alike, same, chosen.settled
         yield
     finally:
-        stability.STRONG, collapse.ALIKE, collapse.SAME = kept
+        stability.STRONG, collapse.ALIKE, collapse.SAME, collapse.SETTLED = kept
 
 
 class Warnings:
@@ -59,10 +64,12 @@ class Warnings:
     def __init__(self, traces: Sequence[Trace], warner: Warner) -> None:
         self.traces = list(traces)
         self.others = self._of(OFF, warner)
-        self.single: Mapping[tuple[str, float], list[float]] = {
-            (name, value): self._of(replace(OFF, **{name: value}), warner)
-            for name, values in CANDIDATES.items()
-            for value in values
+        self.single = {
+            single: self._of(single, warner)
+            for settled in CANDIDATES["settled"]
+            for name in ("strong", "alike", "nats")
+            for value in CANDIDATES[name]
+            for single in [replace(OFF, **{name: value, "settled": settled if name != "strong" else OFF.settled})]
         }
 
     def _of(self, thresholds: Thresholds, warner: Warner) -> list[float]:
@@ -71,25 +78,35 @@ class Warnings:
 
     def under(self, thresholds: Thresholds) -> list[float]:
         """The update of each run's first warning; infinite where there is none."""
-        rows = [self.others, *(self.single[item] for item in asdict(thresholds).items())]
+        strong, settled = replace(OFF, strong=thresholds.strong), replace(OFF, settled=thresholds.settled)
+        single = (strong, replace(settled, alike=thresholds.alike), replace(settled, nats=thresholds.nats))
+        rows = [self.others, *(self.single[one] for one in single)]
         return [min(of_run) for of_run in zip(*rows, strict=True)]
 
-    def fit(self, without: str = "") -> Thresholds:
-        """The best thresholds on the runs of other families than this: most failing warned, at FALSE alarms at most."""
-        own = [i for i, trace in enumerate(self.traces) if trace["family"] != without]
+    def fit(self, of: Callable[[Trace], bool] = lambda _: True) -> Thresholds:
+        """The best thresholds on these runs: most failing warned, at FALSE alarms at most."""
+        own = [i for i, trace in enumerate(self.traces) if of(trace)]
         bad = [i for i in own if self.traces[i]["outcome"] == "fails"]
         good = [i for i in own if self.traces[i]["outcome"] == "trains"]
 
         def merit(thresholds: Thresholds) -> tuple[float, ...]:
             at = self.under(thresholds)
             false, warned = sum(at[i] < inf for i in good), sum(at[i] < inf for i in bad)
-            strict = (thresholds.strong, -thresholds.alike, -thresholds.nats)  # of equals, what speaks least
+            strict = (
+                thresholds.settled,
+                thresholds.strong,
+                -thresholds.alike,
+                -thresholds.nats,
+            )  # of equals, what speaks least
             return (1.0, warned, -false, *strict) if false <= FALSE * len(good) else (0.0, -false, warned, *strict)
 
-        return max((Thresholds(*values) for values in product(*CANDIDATES.values())), key=merit)
+        return max((Thresholds(*values) for values in product(*CANDIDATES.values())), key=merit)  # type: ignore[arg-type]
 
     def crossed(self) -> list[float]:
         """The first warning of each run with thresholds fitted on the runs of other families."""
-        chosen = {family: self.fit(family) for family in dict.fromkeys(trace["family"] for trace in self.traces)}
-        by_family = {family: self.under(thresholds) for family, thresholds in chosen.items()}
+        by_family: dict[str, list[float]] = {}
+        for trace in self.traces:
+            family = trace["family"]
+            if family not in by_family:
+                by_family[family] = self.under(self.fit(lambda other, family=family: other["family"] != family))  # type: ignore[misc]
         return [by_family[trace["family"]][i] for i, trace in enumerate(self.traces)]
