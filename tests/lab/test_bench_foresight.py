@@ -7,9 +7,9 @@ import pytest
 
 from bathy.clinic.odds import fitted
 from bathy.lab.bench import monitor
-from bathy.lab.bench.predict import COMMITTED, LOOKS
+from bathy.lab.bench.predict import COMMITTED, LOOKS, READINGS
 from bathy.lab.bench.predict.cases import cases_of, compact, load
-from bathy.lab.bench.predict.fit import auroc, calibration, ece, fit
+from bathy.lab.bench.predict.fit import auroc, calibration, ece, ece_by_chance, fit
 from bathy.lab.bench.predict.grid import RATES, Run, designs, held_out, small
 from bathy.lab.bench.predict.models import Design
 from bathy.lab.bench.predict.outcome import Ending, settle
@@ -19,8 +19,7 @@ from bathy.lab.bench.predict.runs import make, read, run_of
 
 @pytest.mark.parametrize("look", LOOKS)
 def test_the_shipped_odds_are_the_fit_of_the_committed_grid(look: str) -> None:
-    updates, names = LOOKS[look]
-    odds = fit(cases_of(load(COMMITTED), "development"), updates, names)
+    odds = fit(cases_of(load(COMMITTED), "development"), LOOKS[look], READINGS)
     assert fitted(look).weights == pytest.approx(odds.weights) and fitted(look).bias == pytest.approx(odds.bias)
 
 
@@ -33,6 +32,12 @@ def test_calibration_compares_probability_and_share() -> None:
     rows = calibration([0.05, 0.06, 0.95, 1.0], [False, False, True, False])
     assert [value for row in rows for value in row] == pytest.approx([0.055, 0.0, 2, 0.975, 0.5, 2])
     assert ece([0.05, 0.06, 0.95, 1.0], [False, False, True, False]) == pytest.approx((0.055 + 0.475) / 2)
+
+
+def test_chance_leaves_a_calibration_error_that_falls_with_the_number_of_runs() -> None:
+    few, many = ece_by_chance([0.3] * 20), ece_by_chance([0.3] * 2000)
+    assert few == pytest.approx(0.8 * math.sqrt(0.3 * 0.7 / 20), rel=0.2) and many < 0.2 * few  # mean |error| of a share
+    assert ece_by_chance([0.0, 1.0] * 10) == 0
 
 
 @pytest.mark.parametrize(

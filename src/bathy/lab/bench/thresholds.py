@@ -58,6 +58,12 @@ def applied(chosen: Thresholds) -> Iterator[None]:
         stability.STRONG, collapse.ALIKE, collapse.SAME, collapse.SETTLED = kept
 
 
+def _alone(name: str, value: float, settled: int) -> Thresholds:
+    """One threshold with the other rules switched off."""
+    changed: dict[str, Any] = {name: value} | ({} if name == "strong" else {"settled": settled})
+    return replace(OFF, **changed)
+
+
 class Warnings:
     """When each run is warned of under any of the candidates."""
 
@@ -69,7 +75,7 @@ class Warnings:
             for settled in CANDIDATES["settled"]
             for name in ("strong", "alike", "nats")
             for value in CANDIDATES[name]
-            for single in [replace(OFF, **{name: value, "settled": settled if name != "strong" else OFF.settled})]
+            for single in [_alone(name, value, int(settled))]
         }
 
     def _of(self, thresholds: Thresholds, warner: Warner) -> list[float]:
