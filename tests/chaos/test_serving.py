@@ -1,5 +1,6 @@
 """`bathy serve` under kills and damage: what is answered is right, and a server that dies leaves nothing in the way."""
 
+import http.client
 import json
 import os
 import shutil
@@ -24,7 +25,7 @@ def ask(address: str, text: str) -> str | None:
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:
             return str(json.loads(answer.read())["translatedText"])
-    except (urllib.error.URLError, ConnectionError):
+    except (urllib.error.URLError, ConnectionError, http.client.HTTPException):  # also an answer that is cut off
         return None
 
 
