@@ -16,6 +16,7 @@ def bench(
     out: Annotated[
         Path | None, typer.Option(callback=output_file, help="Also write the numbers, and what made them, as JSON.")
     ] = None,
+    only: Annotated[str, typer.Option(help="Measure only the models whose name contains this (translate, train).")] = "",
     quick: Annotated[bool, typer.Option(help="Fewer rounds and smaller models: a look, not a measurement.")] = False,
     show: Annotated[bool, typer.Option("--list", help="List the benchmarks.")] = False,
 ) -> None:
@@ -23,6 +24,8 @@ def bench(
 
     Example: bathy bench admin --out admin.json
     """
+    from inspect import signature
+
     from bathy import console
     from bathy.errors import ConfigError, unknown
     from bathy.files import origin, write_json
@@ -34,6 +37,9 @@ def bench(
         return
     if what not in BENCHES:
         raise ConfigError(unknown("benchmark", what, BENCHES))
-    result = load(what).run(data=data, quick=quick)
+    run = load(what).run
+    if only and "only" not in signature(run).parameters:
+        raise ConfigError(f"--only does not apply to bathy bench {what}, which measures one thing")
+    result = run(data=data, quick=quick, **({"only": only} if only else {}))
     if out:
         write_json(out, {"benchmark": what, **origin(), "result": result})

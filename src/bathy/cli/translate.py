@@ -54,6 +54,7 @@ def translate(
     Example: bathy translate runs/toy --input test.de --output test.hyp --beam 5
     """
     from bathy.files import check_output
+    from bathy.kernels.memory import hold_memory
     from bathy.tasks.translation.translate import Translator, decode_settings
 
     inputs, outputs = input_ or [], output or []
@@ -62,6 +63,7 @@ def translate(
     changes = {"beam": beam, "length_penalty": length_penalty, "min_length": min_length, "max_length": max_length}
     more = {"patience": patience, "n_best": n_best, "average": average, "precision": precision}
     decode = decode_settings(model[0], **changes, **more)
+    hold_memory()
     translator = Translator.load(model, decode, which=checkpoint, folded=fold, device=_usable(device), batch=batch)
     for i, source in enumerate(inputs or [None]):
         with _opened(outputs[i] if outputs else None) as file:

@@ -17,7 +17,8 @@ def hold_memory() -> bool:
     """Take large blocks from the heap and leave freed ones there; true where glibc agreed.
 
     Activations are allocated and freed by the gigabyte each update. As glibc comes, a good part of them is mapped anew every
-    time, and the kernel clears each page: up to a fifth of a CPU step. Peak memory does not grow by it.
+    time, and the kernel clears each page: up to a fifth of a CPU step, and a twentieth of translating batches. Peak memory does
+    not grow by it.
     """
     if not sys.platform.startswith("linux"):
         return False

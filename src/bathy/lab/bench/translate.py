@@ -17,7 +17,8 @@ import torch
 from bathy import console
 from bathy.admin.fold import fold
 from bathy.core.transformer import Transformer, TransformerConfig
-from bathy.errors import require
+from bathy.errors import ConfigError, require, unknown
+from bathy.kernels.memory import hold_memory
 from bathy.lab.bench import interleaved, ratio
 from bathy.tasks.inference import prepare as prepare_decoder
 from bathy.tasks.special_tokens import PAD
@@ -44,12 +45,16 @@ OURS = "bathy float32"
 Action = Callable[[], object]
 
 
-def run(data: Path | None, quick: bool) -> dict[str, Any]:
+def run(data: Path | None, quick: bool, only: str = "") -> dict[str, Any]:
     """Print and return, for each model and batch, milliseconds per sentence and ratios with their 95 % intervals."""
     torch.set_num_threads(1)
+    hold_memory()
+    models = {title: config for title, config in MODELS.items() if only in title}
+    if not models:
+        raise ConfigError(unknown("model", only, MODELS))
     rows, name = sources(data)
     result: dict[str, Any] = {}
-    for title, config in list(MODELS.items())[: 1 if quick else None]:
+    for title, config in list(models.items())[: 1 if quick else None]:
         model = fold(Transformer(config)).eval()
         with tempfile.TemporaryDirectory() as folder:
             engines = Engines(model, Path(folder))

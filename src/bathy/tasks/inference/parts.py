@@ -166,7 +166,8 @@ class FeedPart(Part):
 
 
 def attend(q_shtd: Tensor, kv: Pair, mask: Tensor | None, scale: float | None) -> Tensor:
-    """softmax(scale · q kᵀ + mask) v as rows, (s·t) × D; the mask is (s·h) t j, or (s·h) 1 j for all t alike.
+    """softmax(scale · q kᵀ + mask) v as rows, (s·t) × D; the mask is (s·h) t j, or (s·h) 1 j for all t alike; of one
+    sentence also 1 t j for all heads alike.
 
     For many sentences of few tokens three batched products are a little faster than torch's fused attention; for one sentence
     they are not, and in half precision they would round the scores.
@@ -174,7 +175,7 @@ def attend(q_shtd: Tensor, kv: Pair, mask: Tensor | None, scale: float | None) -
     s, h, t, d = q_shtd.shape
     scale = d**-0.5 if scale is None else scale
     if s == 1 or q_shtd.itemsize < 4:
-        wide = None if mask is None else mask.unflatten(0, (s, h))
+        wide = None if mask is None else mask[None] if len(mask) == 1 else mask.unflatten(0, (s, h))
         return F.scaled_dot_product_attention(q_shtd, *kv, wide, scale=scale).transpose(1, 2).reshape(s * t, h * d)
     q, k, v = (part.reshape(s * h, -1, d) for part in (q_shtd, *kv))
     scores = torch.bmm(q, k.mT).mul_(scale) if mask is None else torch.baddbmm(mask, q, k.mT, alpha=scale)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -28,6 +29,8 @@ class Prepared:
         self.decoder = [DecoderLayer(layer) for layer in model.decoder.layers]
         self.ends = {name: ends(model.get_submodule(name)) for name in model.config.stacks}
         self.output = PackedLinear(model.output_weight, None)
+        self.embedding = model.embeddings["shared" if model.config.tie_embeddings else "decoder"].weight.detach()
+        self.factor = math.sqrt(self.width) if model.config.embedding_scale == "sqrt_width" else 1.0
 
     @property
     def output_weight(self) -> Tensor:
@@ -41,6 +44,14 @@ class Prepared:
         for layer in self.encoder:
             x = layer(x, layout, self.heads)
         return final(x), layout
+
+    def embed(self, tokens_sk: Tensor, position: int) -> Tensor:
+        """Embeddings of the hypotheses' last tokens, all at one position, (s·k) × D."""
+        where = slice(position, position + 1)
+        if self.config.embedding_norm:
+            return self.model.embed(tokens_sk, "decoder", where).flatten(0, 1)
+        rows = self.embedding.index_select(0, tokens_sk.flatten())
+        return torch.add(self.model.decoder_positions[where], rows, alpha=self.factor)  # type: ignore[index]
 
     @torch.inference_mode()
     def agrees(self) -> bool:
@@ -95,8 +106,10 @@ class PreparedSteps:
             self._grow(start)
         if self.beams > 1:
             self.mask = torch.cat([self.mask, self.itself[:k, :k].repeat(s, 1)], 1)
-        mask = self.mask.view(s, k, -1).repeat_interleave(decoder.heads, 0) if k > 1 else None
-        x = decoder.model.embed(tokens_sk, "decoder", slice(self.length, self.length + 1)).flatten(0, 1)
+        mask = self.mask.view(s, k, -1) if k > 1 else None
+        if mask is not None and s > 1:
+            mask = mask.repeat_interleave(decoder.heads, 0)
+        x = decoder.embed(tokens_sk, self.length)
         self.length += 1
         first, final = decoder.ends["decoder"]
         x, shape = first(x), (s, k, decoder.heads)

@@ -172,24 +172,19 @@ class Sentence:
             return EOS
         return self.prefix[self.length] if self.length < len(self.prefix) else None
 
-    def extend(self, log_probs: list[float], index: list[int], vocab: int) -> list[int]:
+    def extend(self, log_probs: list[float], places: list[int], vocab: int) -> list[int]:
         """Take the 2·beam best continuations, best first, as places in (hypothesis, token); returns the parents kept."""
-        self.length += 1
-        kept: list[Open] = []
-        parents: list[int] = []
-        for rank, (log_prob, place) in enumerate(zip(log_probs, index, strict=True)):
-            if math.isnan(log_prob):
-                raise ModelError("the model's probabilities are NaN: its weights are damaged, or too large for the precision")
-            parent, token = divmod(place, vocab)
-            if token == EOS:
-                if rank < self.decode.beam and log_prob > -math.inf:
-                    self._finish(log_prob, self.open[parent])
-            elif len(kept) < self.decode.beam:
-                kept.append((log_prob, token, self.open[parent]))
-                parents.append(parent)
-        missing = self.decode.beam - len(kept)  # a vocabulary smaller than the beam: impossible ones stand in
-        self.open = kept + [(-math.inf, PAD, self.open[0])] * missing
-        return parents + [0] * missing
+        if math.isnan(log_probs[0]):  # NaN counts as the largest
+            raise ModelError("the model's probabilities are NaN: its weights are damaged, or too large for the precision")
+        self.length, size = self.length + 1, self.decode.beam
+        ranked = [(log_prob, place % vocab, place // vocab) for log_prob, place in zip(log_probs, places, strict=True)]
+        for log_prob, token, parent in ranked[:size]:
+            if token == EOS and log_prob > -math.inf:
+                self._finish(log_prob, self.open[parent])
+        kept = [one for one in ranked if one[1] != EOS][:size]
+        kept += [(-math.inf, PAD, 0)] * (size - len(kept))  # a vocabulary smaller than the beam: impossible ones stand in
+        self.open = [(log_prob, token, self.open[parent]) for log_prob, token, parent in kept]
+        return [parent for _, _, parent in kept]
 
     def _finish(self, log_prob: float, last: Open) -> None:
         insort(self.found, Hypothesis(self.decode.normalise(log_prob, self.length), history(last)))
@@ -239,10 +234,11 @@ def top(values: Tensor, k: int, block: int = 64) -> tuple[Tensor, Tensor]:
         best, index = values.topk(k)
         return best, index
     blocks = values[:, :whole].unflatten(1, (-1, block))
-    chosen = blocks.amax(2).topk(k).indices[..., None]
-    index = (chosen * block + torch.arange(block, device=values.device)).flatten(1)
-    rest = torch.arange(whole, values.shape[1], device=values.device).expand(len(values), -1)
-    index = torch.cat([index, rest], 1)
+    starts = blocks.amax(2).topk(k).indices.mul_(block)
+    index = (starts[..., None] + torch.arange(block, device=values.device)).flatten(1)
+    if whole < values.shape[1]:
+        rest = torch.arange(whole, values.shape[1], device=values.device).expand(len(values), -1)
+        index = torch.cat([index, rest], 1)
     best, place = values.gather(1, index).topk(k)
     return best, index.gather(1, place)
 
