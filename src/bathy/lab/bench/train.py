@@ -20,6 +20,7 @@ from bathy.kernels.choose import by_modules
 from bathy.kernels.memory import hold_memory
 from bathy.lab.bench import interleaved, ratio
 from bathy.lab.bench.data import CACHE, prepare_data
+from bathy.lab.bench.marian import compare
 from bathy.tasks import make_task, read_config
 from bathy.tasks.translation.batches import Batches
 from bathy.tasks.translation.config import Config
@@ -62,9 +63,15 @@ class Speed:
     """Peak memory of the process in GB."""
 
 
-def run(data: Path | None, quick: bool) -> dict[str, Any]:
-    """Each case in a process of its own, batches taken evenly from an epoch's order; then two ranks, then depth."""
+def run(data: Path | None, quick: bool, only: str = "") -> dict[str, Any]:
+    """Each case in a process of its own, batches taken evenly from an epoch's order; then two ranks, depth, Hugging Face.
+
+    `only` names cases of the last part, which alone is then measured.
+    """
     folder = prepare_data(data, vocab=VOCAB)
+    if only:
+        hold_memory()
+        return {"beside Hugging Face": compare(folder, only)}
     updates = 3 if quick else 12
     speeds = {name: _apart(folder, CASES[name], updates) for name in (list(CASES)[:1] if quick else CASES)}
     if not quick:
@@ -88,7 +95,9 @@ def run(data: Path | None, quick: bool) -> dict[str, Any]:
         "to",
     ]
     console.out.print(console.table("an update with fused sub-layers and with modules, in turns", columns, compared))
-    return {"speed": {name: asdict(speed) for name, speed in speeds.items()}, "depth": depth, "fused": fused}
+    beside = compare(folder, "width 64, float32", layers=1, pairs=2) if quick else compare(folder)
+    speed = {name: asdict(speed) for name, speed in speeds.items()}
+    return {"speed": speed, "depth": depth, "fused": fused, "beside Hugging Face": beside}
 
 
 def _apart(folder: Path, changes: dict[str, Any], updates: int, ranks: int = 1) -> Speed:
