@@ -29,7 +29,9 @@ class Prepared:
         self.decoder = [DecoderLayer(layer) for layer in model.decoder.layers]
         self.ends = {name: ends(model.get_submodule(name)) for name in model.config.stacks}
         self.output = PackedLinear(model.output_weight, None)
-        self.embedding = model.embeddings["shared" if model.config.tie_embeddings else "decoder"].weight.detach()
+        self.embedding = model.get_parameter(
+            f"embeddings.{'shared' if model.config.tie_embeddings else 'decoder'}.weight"
+        ).detach()
         self.factor = math.sqrt(self.width) if model.config.embedding_scale == "sqrt_width" else 1.0
 
     @property
