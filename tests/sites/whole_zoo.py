@@ -1,9 +1,10 @@
 """Every class of the installed libraries that builds small with random weights: `make zoo` tries them all.
 
 python tests/sites/whole_zoo.py --out docs/results/zoo.json [--library timm] [--only vit,swin] [--shard 0/2]
-python tests/sites/whole_zoo.py --out docs/results/zoo.json --collect PART.rows.jsonl…   puts parts together
+python tests/sites/whole_zoo.py --out docs/results/zoo.json --selection RULE --collect PART.rows.jsonl…   puts parts together
 
 Rows are appended to OUT.rows.jsonl as they come; a run that was interrupted resumes there, unless the code has changed since.
+A part (--shard, --only) leaves its rows there, for --collect.
 """
 
 import argparse
@@ -87,9 +88,10 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--shard", default="0/1", help="which of how many parts of the list")
     parser.add_argument("--collect", nargs="*", default=[], help="write OUT from the rows of several parts")
+    parser.add_argument("--selection", default="all", help="by which rule the collected parts were chosen; it is written down")
     options = parser.parse_args()
     if options.collect:
-        collect([Path(name) for name in options.collect], Path(options.out))
+        collect([Path(name) for name in options.collect], Path(options.out), options.selection)
         return
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -108,14 +110,14 @@ def main() -> None:
     print(Counter(row["verdict"] for row in done.values()))
 
 
-def collect(parts: list[Path], path: Path) -> None:
+def collect(parts: list[Path], path: Path, selection: str) -> None:
     """Write the results from the rows of parts, which one revision of the code must have made; later parts count."""
     found = [json.loads(line) for part in parts for line in part.read_text(encoding="utf-8").splitlines()]
     codes = {row.pop("revision") for row in found}
     if len(codes) > 1:
         sys.exit(f"the parts were made by different code: {', '.join(sorted(codes))}")
     rows = {(row["library"], row["name"]): row for row in found}
-    write(list(rows.values()), codes.pop(), path)
+    write(list(rows.values()), codes.pop(), path, selection)
 
 
 def _done(rows: Path, now: str) -> dict[tuple[str, str], dict[str, Any]]:
@@ -138,10 +140,10 @@ def _report(entry: Entry, now: str, rows: Path | None) -> dict[str, Any]:
     return row
 
 
-def write(rows: list[dict[str, Any]], now: str, path: Path) -> None:
-    """The results of one whole run as JSON, with what made them."""
+def write(rows: list[dict[str, Any]], now: str, path: Path, selection: str = "all") -> None:
+    """The results of one run as JSON, with what made them."""
     command = "python tests/sites/whole_zoo.py --out docs/results/zoo.json"
-    head = {"command": command, "code": now, "versions": versions(), "seed": 0}
+    head = {"command": command, "selection": selection, "code": now, "versions": versions(), "seed": 0}
     rows = [judged(row) for row in rows]
     counts = dict(Counter(row["verdict"] for row in rows))
     ordered = sorted(rows, key=lambda row: (row["library"], row["name"]))
