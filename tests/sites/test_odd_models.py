@@ -360,6 +360,29 @@ def test_scripted_parts_and_vmap_are_seen_through() -> None:
     assert len(bathy.find_sites(mapped, ids)) == 2 * LAYERS
 
 
+def test_a_matrix_that_reads_the_stream_by_heads_is_refused_by_fold() -> None:
+    class Gated(Net):
+        """WavLM: a small matrix reads each head's part of the stream."""
+
+        def __init__(self, step: Step) -> None:
+            super().__init__(step)
+            for layer in self.layers:
+                layer.small = nn.Linear(WIDTH // 4, 1)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            x = self.embed(ids)
+            for layer in self.layers:
+                gate = layer.small(x.unflatten(-1, (4, -1))).sigmoid().mean(-2)
+                x = layer.n1(x + layer.att(x) * gate)
+                x = layer.n2(x + layer.ffn(x))
+            return self.head(x)
+
+    model, ids = Gated(post(torch.add)), tokens()
+    bathy.stabilise_(model, ids)
+    with pytest.raises(ModelError, match="in pieces of 8, not 32"):
+        bathy.fold(model)
+
+
 def test_one_gamma_takes_up_one_omega_and_no_more() -> None:
     class ScaleNorm(nn.Module):
         def __init__(self) -> None:

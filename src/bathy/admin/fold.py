@@ -155,6 +155,12 @@ def _divisible(site: Site) -> Tensor | float:
     smallest = abs(omega) if isinstance(omega, float) else float(omega.detach().abs().min())
     if not smallest >= SMALLEST:
         raise ModelError(f"{site.name} has an ω entry of size {smallest:g}, too close to 0 to divide by; keep ω or train on")
+    sizes = [_along_inputs(matrix).shape[-1] for matrix in site.matrices if matrix.reads and isinstance(omega, nn.Parameter)]
+    narrow = [size for size in sizes if size != site.width]
+    if narrow:
+        raise ModelError(
+            f"the ω of {site.name} cannot be folded away: a matrix reads the stream in pieces of {narrow[0]}, not {site.width}"
+        )
     return omega.detach().clone() if isinstance(omega, nn.Parameter) else omega
 
 
