@@ -57,6 +57,7 @@ IN_ALL: dict[tuple[str, str], tuple[int, str]] = {
         "8 serial blocks of 3, 6 parallel blocks of 3 for each of 3 scales; other scales join branches",
     ),
     ("timm", "regnety_040_sgn"): (18, "22 blocks, of which the first of each of 4 stages projects its shortcut"),
+    ("timm", "sam2_hiera_tiny"): (21, "12 blocks of attention and feed-forward, of which 3 project their first shortcut"),
     ("timm", "xception41"): (8, "12 blocks with a shortcut, of which 4 project it"),
     ("timm", "fastvit_s12"): (24, "12 blocks: mixer and feed-forward; sums within a block of convolutions merge into one"),
 }
