@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 import torch
+from running import train
 
-from bathy.settings import settings_to_toml
+from bathy.settings import change, settings_to_toml
 from bathy.tasks import read_config
 from bathy.train.checkpoint import checkpoints, newest, read_weights
 from bathy.train.log import read_log
@@ -46,6 +47,12 @@ def trained(config: Path, run: Path, ranks: int = 1, *options: str) -> list[floa
     return losses(run)
 
 
+def trained_here(config: Path, run: Path) -> list[float]:
+    """The losses of the same run in this process, which has imported everything already."""
+    train(read_config(config, [change("train.run", run)]), run)
+    return losses(run)
+
+
 def losses(run: Path) -> list[float]:
     return [row["loss"] for row in read_log(run / "metrics.jsonl") if "loss" in row]
 
@@ -58,11 +65,11 @@ def final_weights(run: Path) -> dict[str, torch.Tensor]:
 
 def test_two_ranks_are_one_rank_with_twice_the_accumulation(toy_data: Path, tmp_path: Path) -> None:
     # 260 tokens cut the corpus into an even number of batches: two ranks then see the batches that one rank sees.
-    for precision, steps, tolerance in (("float64", 20, 1e-9), ("float32", 2, 1e-6)):
+    for precision, steps, tolerance, ways in (("float64", 12, 1e-9, ("ddp", "fsdp")), ("float32", 2, 1e-6, ("ddp",))):
         changes = {"train.precision": precision, "train.steps": steps}
         one = write_config(tmp_path, toy_data, **changes, **{"train.accumulate": 4})
-        alone = trained(one, tmp_path / f"one-{precision}")
-        for parallel in ("ddp", "fsdp"):
+        alone = trained_here(one, tmp_path / f"one-{precision}")
+        for parallel in ways:
             two = write_config(tmp_path, toy_data, **changes, **{"train.accumulate": 2, "train.parallel": parallel})
             both = trained(two, tmp_path / f"{parallel}-{precision}", 2)
             assert both[:1] == pytest.approx(alone[:1], rel=tolerance)
@@ -73,9 +80,9 @@ def test_two_ranks_are_one_rank_with_twice_the_accumulation(toy_data: Path, tmp_
 def test_killed_at_random_moments_a_run_ends_as_if_undisturbed(toy_data: Path, tmp_path: Path) -> None:
     changes = {"train.precision": "float16", "data.bpe_dropout": 0.1, "model.dropout": 0.2, "train.accumulate": 2}
     config = write_config(tmp_path, toy_data, **changes, **{"train.steps": 30, "train.save_every": 1, "train.keep_last": 3})
-    whole = trained(config, tmp_path / "whole")
+    whole = trained_here(config, tmp_path / "whole")
     hurt, dice, kills = tmp_path / "hurt", random.Random(5), 0
-    for _ in range(4):
+    for _ in range(3):
         process = subprocess.Popen(command(config, hurt), stderr=subprocess.DEVNULL)
         before = len(losses(hurt))
         while process.poll() is None and len(losses(hurt)) <= before:
@@ -85,7 +92,7 @@ def test_killed_at_random_moments_a_run_ends_as_if_undisturbed(toy_data: Path, t
         process.kill()
         process.wait()
     assert kills
-    assert trained(config, hurt) == whole
+    assert trained_here(config, hurt) == whole
     ends = [final_weights(tmp_path / name) for name in ("whole", "hurt")]
     assert all(torch.equal(tensor, ends[1][name]) for name, tensor in ends[0].items())
     assert not list((hurt / "checkpoints").glob(".*"))
@@ -112,12 +119,12 @@ main()
 
 def test_killed_inside_a_save_a_run_ends_as_if_undisturbed(toy_data: Path, tmp_path: Path) -> None:
     config = write_config(tmp_path, toy_data, **{"train.steps": 6, "train.save_every": 1, "model.dropout": 0.2})
-    whole, end = trained(config, tmp_path / "whole"), final_weights(tmp_path / "whole")
+    whole, end = trained_here(config, tmp_path / "whole"), final_weights(tmp_path / "whole")
     for moment in ("save_file", "digest", "prune"):
         hurt = tmp_path / moment
         arguments = [sys.executable, "-c", KILLED, moment, "train", str(config), "--out", str(hurt)]
         assert subprocess.run(arguments, capture_output=True, check=False).returncode == -signal.SIGKILL
-        assert trained(config, hurt) == whole
+        assert trained_here(config, hurt) == whole
         assert all(torch.equal(tensor, end[name]) for name, tensor in final_weights(hurt).items())
         assert not list((hurt / "checkpoints").glob(".*"))
 
