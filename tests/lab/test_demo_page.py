@@ -3,12 +3,13 @@
 import json
 import re
 from pathlib import Path
+from statistics import mean, stdev
 
 import tiny
 
 import bathy
 from bathy.lab.demo import NAMES, Story
-from bathy.lab.demo.page import write_page
+from bathy.lab.demo.page import comparison, write_page
 from bathy.tasks.translation.config import Config
 
 NASTY = "<img src=x onerror=alert(1)>"
@@ -39,3 +40,14 @@ def test_the_page_tells_the_story_and_draws_its_figures(tmp_path: Path) -> None:
         and "&lt;img src=x" in page
     )
     assert re.findall(r'(?:src|href)="(?!data:|#main)', re.sub(r"<script.*?</script>", "", page, flags=re.S)) == []
+
+
+def test_what_the_page_says_of_three_seeds_is_what_they_gave() -> None:
+    file = Path(__file__).parents[2] / "docs/results/demo_seeds.json"
+    runs = json.loads(file.read_text(encoding="utf-8"))["runs"]
+    text = comparison(Story(bathy.Examination([]), {}))
+    for scheme in ("pre_ln", "admin"):
+        scores = [run["bleu"] for run in runs if run["scheme"] == scheme]
+        assert len(scores) == 3 and f"{NAMES[scheme]} " in text
+        assert f"{mean(scores):.1f} ± {stdev(scores):.1f}" in text
+    assert all(run["stopped"] for run in runs if run["scheme"] == "post_ln")
