@@ -9,6 +9,11 @@ import typer
 
 from bathy.cli.options import output_folder, refuse_unused
 
+USED_BY = dict.fromkeys(("size", "held_out", "seed", "workers"), "toy") | dict.fromkeys(
+    ("pair", "source", "target", "text"), "folder"
+)
+"""Option to the only corpus on which it has an effect."""
+
 
 def corpus(
     context: typer.Context,
@@ -49,12 +54,9 @@ def corpus(
     from bathy.console import out, table
     from bathy.tasks.language import corpora
 
+    refuse_unused(context, [option for option, corpus in USED_BY.items() if corpus != name], f"the corpus {name}")
     if name in corpora.NAMES or text:
-        refuse_unused(
-            context, ["size", "held_out", "seed", "pair", "source", "target", "workers"], "text for language modelling"
-        )
-        if name in corpora.NAMES:
-            refuse_unused(context, ["text"], f"the corpus {name}; only folder has it")
+        refuse_unused(context, ["pair", "source", "target"], "plain text")
         found = corpora.write(name, folder, text)
         cells = [[split, row["documents"], row["characters"]] for split, row in found["splits"].items()]
         out.print(table(f"{folder}: {name}", ["split", "documents", "characters"], cells))
@@ -63,10 +65,6 @@ def corpus(
     from bathy.tasks.translation.corpora.recipes import recipe
     from bathy.tasks.translation.corpora.toy import write_toy
 
-    if name != "toy":
-        refuse_unused(context, ["size", "held_out", "seed", "workers"], f"the corpus {name}, which is not made but read")
-    if name != "folder":
-        refuse_unused(context, ["pair", "source", "target"], f"the corpus {name}; only folder has it")
     if name == "toy":
         facts = write_toy(folder, size, held_out, seed, workers)
     elif name == "folder":
