@@ -46,6 +46,13 @@ def test_a_wrong_option_is_one_line_too_and_repeats_no_secret(
     assert shown.startswith("error: ") and len(shown.splitlines()) == 1
 
 
+@pytest.mark.parametrize("args", [["train", ""], ["sample", ""], ["score", "x", "--text", ""], ["export", "x", "--out", ""]])
+def test_an_empty_path_is_not_the_folder_we_are_in(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(args)
+    assert left.value.code == 2 and "is empty; name a file or folder" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("args", "option"),
     [

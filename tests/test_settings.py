@@ -48,6 +48,7 @@ class Whole(Settings):
     ("values", "message"),
     [
         ({"name": "x", "part": {"step": 3}}, "part.step is not a setting. Did you mean part.steps?"),
+        ({"name": "x", "zzz": 1}, "zzz is not a setting. There are name, part"),
         ({"name": "x", "part": {"steps": 0}}, "part.steps is 0: Input should be greater than 0"),
         ({"name": "x", "part": {"warmup": 11}}, "part.warmup is 11; it can be at most part.steps (10)"),
         ({}, "name is missing; it gives: What the run is called."),

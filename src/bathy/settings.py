@@ -95,8 +95,8 @@ def _explain(kind: type[Settings], error: ValidationError) -> str:
     key = key if key.isprintable() else ascii(key)
     if first["type"] == "extra_forbidden":
         prefix = f"{kind.section}." if kind.section else ""
-        hint = nearest(str(first["loc"][-1]), kind.model_fields).replace("mean ", f"mean {prefix}")
-        return f"{key} is not a setting.{hint}"
+        near = nearest(str(first["loc"][-1]), kind.model_fields).replace("mean ", f"mean {prefix}")
+        return f"{key} is not a setting.{near or ' There are ' + ', '.join(kind.model_fields)}"
     if first["type"] == "missing":
         return f"{key} is missing; {_purpose(kind, str(first['loc'][0]))}"
     message = first["msg"].removeprefix("Value error, ")

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
@@ -50,6 +51,8 @@ app = typer.Typer(
 )
 USAGE_ERROR: Any = typer.BadParameter.__base__
 """What typer raises for a wrong option or argument, wherever its version has the class."""
+_given: list[str] = []
+"""The arguments as they were typed: typer makes the folder we are in of an empty path, as an unset variable leaves it."""
 
 
 @app.callback(invoke_without_command=True)
@@ -62,13 +65,15 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
 
 
 def checked(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, which refuses numbers that nothing can hold: not finite, or too large for NumPy and torch."""
+    """The command, which refuses numbers that nothing can hold (not finite, or too large for NumPy and torch) and empty paths."""
 
     @wraps(command)
     def run(**values: Any) -> None:
         for name, value in values.items():
             if fault := unusable(value):
                 raise ConfigError(f"--{name.strip('_').replace('_', '-')} is {shorten(value)}: {fault}")
+            if "" in _given and Path() in (value if isinstance(value, list | tuple) else [value]):
+                raise ConfigError(f"{name.strip('_').replace('_', '-')} is empty; name a file or folder ('.' is this one)")
         command(**values)
 
     return run
@@ -80,6 +85,7 @@ for _name, _module in COMMANDS.items():
 
 def main(args: list[str] | None = None) -> NoReturn:
     """Run the command line; what a user can cause becomes one line on standard error and exit code 2."""
+    _given[:] = sys.argv[1:] if args is None else args
     with console.ending():
         try:
             code = app(args, standalone_mode=False)  # else typer reports errors its own way, with what they repeat of secrets

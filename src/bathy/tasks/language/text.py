@@ -54,7 +54,7 @@ def files(path: Path, endings: tuple[str, ...] = ()) -> list[Path]:
     chosen = [file for file in found if not endings or _ending(file) in endings]
     if not chosen:
         among = f"; none of its {len(found)} files ends in {', '.join(endings)}" if found else ""
-        raise DataError(f"{path} has no text files{among}; put some there, or name another place with prepare.raw")
+        raise DataError(f"{path} has no text files{among}; put some there, or name another file or folder")
     return chosen
 
 
@@ -101,8 +101,8 @@ def _decoded(content: bytes, name: str) -> str:
             return text
         problem = "it holds zero bytes"
     raise NotTextError(
-        f"{name} is not text ({problem}); convert it, name the endings to read in prepare.endings, or leave such files out "
-        "with prepare.invalid = 'skip'"
+        f"{name} is not text ({problem}); convert it or leave it out (where text is prepared: prepare.endings names the "
+        "endings to read, prepare.invalid = 'skip' leaves such files out)"
     )
 
 
