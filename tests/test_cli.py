@@ -46,7 +46,9 @@ def test_a_wrong_option_is_one_line_too_and_repeats_no_secret(
     assert shown.startswith("error: ") and len(shown.splitlines()) == 1
 
 
-@pytest.mark.parametrize("args", [["train", ""], ["sample", ""], ["score", "x", "--text", ""], ["export", "x", "--out", ""]])
+@pytest.mark.parametrize(
+    "args", [["train", ""], ["sample", ""], ["score", "x", "--text", ""], ["export", "x", "--to", "bathy", "--out", ""]]
+)
 def test_an_empty_path_is_not_the_folder_we_are_in(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(args)
