@@ -65,7 +65,7 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
 
 
 def checked(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, which refuses empty paths and numbers that nothing can hold: not finite, or too large for NumPy and torch."""
+    """The command, which refuses empty paths, and numbers that are not finite or too large for NumPy and torch."""
 
     @wraps(command)
     def run(**values: Any) -> None:
