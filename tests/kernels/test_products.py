@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 from bathy.kernels.packed import can_pack
 from bathy.kernels.products import Linear, library, linear, products_by
+from bathy.train.flops import gemm_peak
 
 needs_onednn = pytest.mark.skipif(not can_pack(torch.float32), reason="torch has no oneDNN here")
 
@@ -44,3 +45,8 @@ def test_torchs_own_products_are_untouched_where_it_is_told_so() -> None:
     layer, x = Linear(24, 40), torch.randn(7, 24)
     with products_by("mkl"):
         assert torch.equal(layer(x), F.linear(x, layer.weight, layer.bias))
+
+
+def test_the_peak_is_that_of_the_fastest_library() -> None:
+    peak = gemm_peak(torch.device("cpu"), seconds=0.05)
+    assert peak.speed > 1e8 and peak.by in ("torch.mm", "onednn")

@@ -9,6 +9,7 @@ from own_task_run import CountBright, config, train
 
 from bathy.clinic import readings
 from bathy.errors import ConfigError, Diverged
+from bathy.kernels.products import products_by, usable
 from bathy.train import divergence
 from bathy.train.checkpoint import checkpoints, newest, read_weights
 from bathy.train.log import read_log
@@ -29,6 +30,21 @@ def test_resume_is_never_having_stopped(tmp_path: Path, precision: str) -> None:
     assert losses(halves) == losses(whole) and len(losses(whole)) == 12
     ends = [read_weights(cast(Path, newest(run))) for run in (whole, halves)]
     assert ends[0].keys() == ends[1].keys() and all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
+
+
+def test_a_run_keeps_the_library_of_its_products_where_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = ("mkl", "onednn") if usable("onednn") else ("mkl", "mkl")
+    for begun, now in ((one, other), (other, one)):
+        with products_by(begun):
+            train(tmp_path / begun, train={"steps": 2})
+        with products_by(now):
+            assert train(tmp_path / begun, train={"steps": 3}).products == begun
+    assert f"matrix products by {one}" in capsys.readouterr().err
+    monkeypatch.setattr("bathy.train.state.usable", lambda name: name == "mkl")
+    assert train(tmp_path / other, train={"steps": 4}).products == "mkl"
+    assert (other == one) != ("onednn took this run's products and is not on this machine" in capsys.readouterr().err)
 
 
 def test_it_learns_and_half_precision_follows(tmp_path: Path) -> None:

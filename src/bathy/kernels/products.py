@@ -2,8 +2,8 @@
 
 On a CPU torch gives float32 products to MKL, whose kernels for AMD's processors are not its best: there oneDNN, which is inside
 torch, takes 10 to 20 % less for the product itself and for the gradient of x (dW does not gain). The choice is by the
-processor's maker and not by the clock, so that a run that is resumed, and all ranks on machines of a kind, compute the same
-numbers. The operator is not public: it is compared with `F.linear` before it is used.
+processor's maker and not by the clock; a run keeps its own wherever it is resumed, and all ranks take the first one's, so that
+they compute the same numbers. The operator is not public: it is compared with `F.linear` before it is used.
 """
 
 from __future__ import annotations
@@ -31,8 +31,13 @@ _fixed: list[str] = []
 
 
 def library() -> str:
-    """The library that takes float32 products in training: onednn or mkl (torch's own choice)."""
+    """The library that takes float32 products in training on a CPU: onednn or mkl (torch's own choice)."""
     return _fixed[-1] if _fixed else _fastest()
+
+
+def usable(name: str) -> bool:
+    """Whether a library is here."""
+    return name == "mkl" or can_pack(torch.float32)
 
 
 @contextmanager
@@ -47,7 +52,7 @@ def products_by(name: str) -> Iterator[None]:
 
 @cache
 def _fastest() -> str:
-    return "onednn" if _maker() == "AuthenticAMD" and can_pack(torch.float32) else "mkl"
+    return "onednn" if _maker() == "AuthenticAMD" and usable("onednn") else "mkl"
 
 
 def _maker() -> str:
@@ -83,15 +88,16 @@ def _for_onednn(weight: Tensor) -> bool:
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x Wᵀ + b where autograd does not look, in training on a CPU."""
-    return (_onednn if weight.shape[1] >= WIDE and _for_onednn(weight) else F.linear)(x, weight, bias)
+    return (onednn if weight.shape[1] >= WIDE and _for_onednn(weight) else F.linear)(x, weight, bias)
 
 
 def product_back(grad: Tensor, weight: Tensor) -> Tensor:
     """The gradient of x, g W."""
-    return _onednn(grad, weight.T, None) if _for_onednn(weight) else grad @ weight
+    return onednn(grad, weight.T, None) if _for_onednn(weight) else grad @ weight
 
 
-def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x Wᵀ + b by oneDNN, where `can_pack` says it can."""
     return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
 
 

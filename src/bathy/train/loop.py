@@ -20,6 +20,7 @@ from bathy.clinic.monitor import Monitor
 from bathy.errors import Diverged, TrainingError
 from bathy.files import lock_folder
 from bathy.kernels.memory import flushed, hold_memory, needs_memory
+from bathy.kernels.products import products_by
 from bathy.train import checkpoint
 from bathy.train.averaging import compare
 from bathy.train.config import Config
@@ -75,7 +76,11 @@ def fit(
                 task.write_files(run)
             world.wait()
             try:
-                with stopping() as stop, state.precision.products(), Run(config, run, world, state) as in_progress:
+                with ExitStack() as during:
+                    stop = during.enter_context(stopping())
+                    during.enter_context(products_by(state.products))
+                    during.enter_context(state.precision.products())
+                    in_progress = during.enter_context(Run(config, run, world, state))
                     _loop(config, state, world, in_progress, stop, until, deadline)
                 return state
             except Diverged as error:
@@ -155,7 +160,7 @@ class Run:
     def __init__(self, config: Config, run: Path, world: World, state: State) -> None:
         self.config, self.run, self.world, self.state = config, run, world, state
         half = HALVES.get(config.train.precision) if world.device.type == "cuda" else None
-        state.meter.peak = gemm_peak(world.device, half or torch.float32, seconds=0.1) * world.size
+        state.meter.peak = gemm_peak(world.device, half or torch.float32, seconds=0.1).speed * world.size
         self.saving = Saving(config, run, world, state)
         self.view = View(config.train.steps, state.task.labels, quiet=not world.first)
         self._open = ExitStack()
@@ -172,6 +177,7 @@ class Run:
             self._monitor = state.monitor = self._open.enter_context(self._make_monitor())
             state.monitor.load_state_dict(state.monitor_saved)
         self._note_recovery()
+        self.say(f"matrix products by {state.products}" if self.world.device.type == "cpu" else "")
         if state.step:
             self.say(f"resuming from update {state.step}")
         return self

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from bathy import console
 from bathy.admin.profile import needs_profile
 from bathy.admin.remedies import stabilise_
 from bathy.clinic.monitor import Monitor
 from bathy.errors import ModelError, TrainingError
 from bathy.kernels.memory import needs_memory
+from bathy.kernels.products import library, usable
 from bathy.train import checkpoint
 from bathy.train.config import Config
 from bathy.train.divergence import Divergence
@@ -78,6 +80,8 @@ class State:
     """A moving average of the weights, by name; empty where train.ema is 0."""
     recoveries: list[Recovery] = field(default_factory=list)
     """What was changed after failures."""
+    products: str = "mkl"
+    """The library that takes float32 products on a CPU: the one that the run began with, for all ranks."""
 
     def learning_rate(self, config: Config) -> float:
         """The rate of the current update: the schedule's, times what recoveries make of it."""
@@ -96,6 +100,7 @@ class State:
             "valid": self.valid,
             "best": self.best,
             "waited": self.waited,
+            "products": self.products,
         }
 
     def average_(self, decay: float) -> None:
@@ -121,6 +126,7 @@ class State:
             self.monitor_saved = dict(saved.get("monitor", {}))
             self.step, self.best, self.waited = saved["step"], saved["best"], saved["waited"]
             self.valid = saved.get("valid", math.inf)
+            self.products = saved.get("products", self.products)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise checkpoint.unreadable(folder / checkpoint.TRAINER, error) from error
 
@@ -139,8 +145,12 @@ def begin(task: Task, config: Config, run: Path, world: World) -> State:
     engine = world.wrap(objective, config.train.parallel, blocks(model))
     divergence = Divergence(task.chance(), config.optim.warmup, config.train.divergence_window)
     state = State(task, model, objective, engine, make_optimizer(model, config.optim), precision, batches, divergence)
+    state.products = world.union([library()])[0]
     if found:
         state.restore_(found)
+    if world.any(not usable(state.products)):
+        console.warn(f"{state.products} took this run's products and is not on this machine: the last digits will differ")
+        state.products = "mkl"
     if config.train.ema:
         state.ema = _start_average(model, found)
     state.recoveries = recoveries

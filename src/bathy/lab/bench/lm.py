@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import mean
+from statistics import mean, mode
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +21,7 @@ from bathy.lab.bench import interleaved, ratio
 from bathy.lab.bench.data import CACHE, random_stream
 from bathy.tasks import make_task, read_config
 from bathy.tasks.huggingface import quiet
-from bathy.train.flops import gemm_peak
+from bathy.train.flops import Peak, gemm_peak
 from bathy.train.state import begin
 from bathy.train.task import peek
 from bathy.train.update import update
@@ -53,21 +53,30 @@ def run(data: Path | None, quick: bool) -> dict[str, Any]:
     result = {}
     for precision in FORMATS:
         result[precision] = measure(precision, QUICK if quick else Shape(), 3 if quick else PAIRS)
-    columns = ["format", "bathy, tokens/CPU-s", "GPT-2, tokens/CPU-s", "ratio", "95 %", "of GEMM peak", "GPT-2's share"]
+    columns = [
+        "format",
+        "bathy, tokens/CPU-s",
+        "GPT-2, tokens/CPU-s",
+        "ratio",
+        "95 %",
+        "of GEMM peak",
+        "GPT-2's share",
+        "peak by",
+    ]
     rows = [
-        (name, r["bathy"], r["gpt2"], r["ratio"], f"{r['low']:.2f}–{r['high']:.2f}", r["share"], r["peer_share"])
+        (name, r["bathy"], r["gpt2"], r["ratio"], f"{r['low']:.2f}–{r['high']:.2f}", r["share"], r["peer_share"], r["peak by"])
         for name, r in result.items()
     ]
     console.out.print(console.table("training, one thread, the same batches in turns", columns, rows))
     return result
 
 
-def measure(precision: str, shape: Shape, rounds: int) -> dict[str, float]:
+def measure(precision: str, shape: Shape, rounds: int) -> dict[str, Any]:
     """Tokens per CPU-second of both, the ratio of paired updates, and shares of the GEMM peak in the same number format."""
     ours, flops = _ours(precision, shape)
     theirs = _theirs(precision, shape)
     kind = getattr(torch, precision)
-    peaks: list[float] = []
+    peaks: list[Peak] = []
     actions: dict[str, Callable[[], object]] = {
         "bathy": ours,
         "gpt2": theirs,
@@ -77,9 +86,9 @@ def measure(precision: str, shape: Shape, rounds: int) -> dict[str, float]:
     tokens = shape.rows * shape.context
     middle, low, high = ratio(seconds["gpt2"], seconds["bathy"])
     speeds = {name: tokens / mean(seconds[name]) for name in ("bathy", "gpt2")}
-    shares = {name: flops / mean(seconds[name]) / mean(peaks) for name in ("bathy", "gpt2")}
+    shares = {name: flops / mean(seconds[name]) / mean(peak.speed for peak in peaks) for name in ("bathy", "gpt2")}
     found = {**speeds, "ratio": middle, "low": low, "high": high, "share": shares["bathy"], "peer_share": shares["gpt2"]}
-    return found | {"pairs": float(rounds)}
+    return found | {"pairs": float(rounds), "peak by": mode(peak.by for peak in peaks)}
 
 
 def _ours(precision: str, shape: Shape) -> tuple[Callable[[], object], float]:

@@ -10,7 +10,7 @@ import time
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean, median, mode
 from typing import Any, cast
 
 import torch
@@ -53,6 +53,8 @@ class Speed:
     """Operations of real tokens for each CPU-second, over the GEMM peak."""
     peak: float
     """GEMM operations per second, measured between the updates."""
+    library: str
+    """What reached that peak."""
     tokens: float
     """Real tokens, both sides, for each CPU-second."""
     efficiency: float
@@ -76,8 +78,20 @@ def run(data: Path | None, quick: bool, only: str = "") -> dict[str, Any]:
     speeds = {name: _apart(folder, CASES[name], updates) for name in (list(CASES)[:1] if quick else CASES)}
     if not quick:
         speeds["radam, two ranks"] = _apart(folder, CASES["radam"], updates, ranks=2)
-    columns = ["case", "of GEMM peak", "GEMM peak, GF/s", "real tokens/CPU-s", "real/all tokens", "CPU-s/update", "peak GB"]
-    rows = [(name, s.utilisation, s.peak / 1e9, s.tokens, s.efficiency, s.seconds, s.memory) for name, s in speeds.items()]
+    columns = [
+        "case",
+        "of GEMM peak",
+        "GEMM peak, GF/s",
+        "by",
+        "real tokens/CPU-s",
+        "real/all tokens",
+        "CPU-s/update",
+        "peak GB",
+    ]
+    rows = [
+        (name, s.utilisation, s.peak / 1e9, s.library, s.tokens, s.efficiency, s.seconds, s.memory)
+        for name, s in speeds.items()
+    ]
     sizes = f"width {SETTINGS['model.width']}, {SETTINGS['train.tokens']} tokens"
     console.out.print(console.table(f"6L-6L, {sizes}, {folder.name}, float32, one thread", columns, rows))
     depth = _by_depth(folder, DEPTHS[:2] if quick else DEPTHS)
@@ -119,20 +133,21 @@ def measure(config: Config, world: World, updates: int) -> Speed:
     peaks, seconds, flops, tokens, efficiency = [], [], [], [], []
     for number in range(updates + WARM):
         stream.position = number * stride % len(stream)
-        peak = gemm_peak(world.device, seconds=0.4)
+        reached = gemm_peak(world.device, seconds=0.4)
         batches = take(stream, config.train.accumulate)
         state.step += 1
         start = time.process_time()
         result = update(config, state, world, batches)
         if number >= WARM:
             seconds.append(time.process_time() - start)
-            peaks.append(peak)
+            peaks.append(reached)
             flops.append(result.flops / world.size)
             tokens.append(sum(batch.source_tokens for batch in batches) + result.tokens / world.size)
             efficiency.append(result.efficiency)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
     used = sum(flops) / sum(seconds)
-    return Speed(used / mean(peaks), mean(peaks), sum(tokens) / sum(seconds), mean(efficiency), mean(seconds), memory)
+    peak, by = mean(peak.speed for peak in peaks), mode(peak.by for peak in peaks)
+    return Speed(used / peak, peak, by, sum(tokens) / sum(seconds), mean(efficiency), mean(seconds), memory)
 
 
 def _by_depth(folder: Path, depths: tuple[int, ...]) -> dict[int, float]:
