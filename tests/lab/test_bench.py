@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from bathy import SCHEMES, TransformerConfig
 from bathy.cli import app
 from bathy.lab.bench import BENCHES, data, interleaved, load, purpose, ratio
+from bathy.lab.bench.apart import Apart
 from bathy.lab.bench.copying import Trial
 from bathy.lab.bench.language.study import BASE, Study, Trained, at_best, summary
 from bathy.lab.bench.postmortem.design import CAUSES
@@ -105,6 +106,15 @@ def test_actions_take_turns_after_one_uncounted_round() -> None:
     seconds = interleaved({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, rounds=3, clock=lambda: next(ticks))
     assert calls == ["a", "b"] * 4
     assert seconds == {"a": [1, 1, 1], "b": [1, 1, 1]}
+
+
+def test_a_peer_in_a_process_of_its_own_measures_itself_and_its_end_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    with Apart("unittest.mock", "MagicMock") as peer:
+        seconds = interleaved({"peer": peer}, rounds=2, clock=lambda: 1e9)
+    assert 0 <= seconds["peer"][-1] == peer.seconds < 1e6 and peer.memory > 1
+    with Apart("operator", "methodcaller", "upper") as broken, pytest.raises(RuntimeError, match="ended with code 1"):
+        broken()
+    assert "TypeError" in capfd.readouterr().err
 
 
 def test_a_ratio_is_a_median_within_its_interval() -> None:
