@@ -72,7 +72,6 @@ def run(data: Path | None, quick: bool, only: str = "") -> dict[str, Any]:
     """
     folder = prepare_data(data, vocab=VOCAB)
     if only:
-        hold_memory()
         return {"beside Hugging Face": compare(folder, only)}
     updates = 3 if quick else 12
     speeds = {name: _apart(folder, CASES[name], updates) for name in (list(CASES)[:1] if quick else CASES)}
