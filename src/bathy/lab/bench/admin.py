@@ -13,7 +13,10 @@ from bathy import console
 from bathy.admin.fold import fold
 from bathy.admin.remedies import profile, stabilise_
 from bathy.core.transformer import Transformer, TransformerConfig
+from bathy.kernels.memory import hold_memory
 from bathy.lab.bench import interleaved, ratio
+from bathy.train.config import OptimConfig
+from bathy.train.optim import make_optimizer
 
 SIZES = {
     "6L-6L width 512": {"encoder_layers": 6, "decoder_layers": 6, "width": 512, "ffn": 2048, "heads": 8},
@@ -26,6 +29,7 @@ TOKENS = 1024
 def run(data: Path | None, quick: bool) -> dict[str, Any]:
     """Print and return the ratios with their 95 % intervals, from random tokens: the cost does not depend on the text."""
     torch.set_num_threads(1)
+    hold_memory()
     rounds = 5 if quick else 25
     result = {name: _measure(settings, rounds) for name, settings in SIZES.items()}
     rows = [
@@ -67,8 +71,8 @@ def _batch(tokens: int) -> tuple[Tensor, Tensor]:
 
 
 def _step(model: Transformer, batch: tuple[Tensor, Tensor]) -> Callable[[], None]:
-    """Forward, loss, backward and an update."""
-    optimiser = torch.optim.RAdam(model.parameters(), lr=1e-4, foreach=False)
+    """Forward, loss, backward and an update by the engine's optimiser."""
+    optimiser = make_optimizer(model, OptimConfig(name="radam", lr=1e-4))
 
     def step() -> None:
         optimiser.zero_grad()
