@@ -46,6 +46,7 @@ MINIATURES: dict[str, dict[str, Any]] = {
     "ring": {"SIZES": {"1 layer": (1, 32)}, "UPDATES": 4, "SAVES": 2},
     "sites": {"BASE": small_bert()},
     "prepare": {"QUICK_PAIRS": (60, 120), "MERGES": 50},
+    "lm": {"FORMATS": ("float32",)},
     "translate": {"MODELS": {"2L-2L": TransformerConfig(vocab=1000, **SMALL)}, "BATCHES": {1: 2, 5: 2}, "LENGTH": 5},
     "serve": {"SHAPE": SMALL, "VOCAB": 300, "LENGTH": 5, "CLIENTS": {1: 3, 16: 20}},
     "distil": {"SHAPES": dict.fromkeys(("teacher", "student"), TransformerConfig(vocab=4000, **SMALL)), "BATCHES": (1,)},
