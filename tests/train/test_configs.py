@@ -25,7 +25,14 @@ MILLIONS = {
 def test_all_configs_are_there() -> None:
     multi = [f"multi30k_{size}" for size in ("tiny", "6l", "12l", "18l", "teacher", "student")]
     paper = [*MILLIONS, "wmt14_ende_60l_12l"]
-    language = ["lm_tinyshakespeare_cpu", "lm_stdlib_24l", "lm_base_12l", "lm_base_48l", "mlm_stdlib_12l"]
+    language = [
+        "lm_tinyshakespeare_cpu",
+        "lm_tinyshakespeare_ladder",
+        "lm_stdlib_24l",
+        "lm_base_12l",
+        "lm_base_48l",
+        "mlm_stdlib_12l",
+    ]
     assert {path.stem for path in CONFIGS} == {"demo", *multi, *paper, *language}
 
 
