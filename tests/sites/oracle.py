@@ -7,11 +7,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 ADDITIONS = {torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__}
 NOISE, DRAWS, MANY_DRAWS = 0.02, 3, 15
 """Relative size of the change of every matrix, how often it is drawn, and how often where that leaves it unclear."""
+PICTURES = 8
+"""Pictures by which BatchNorm is asked: by two, the numbers of a deep layer, few as they are, say little."""
 
 
 class Additions(TorchFunctionMode):
@@ -106,11 +109,26 @@ def response(model: nn.Module, batch: Any, draws: int = DRAWS) -> float:
 
     This is what depth amplifies and a remedy must lower (Theorem 2 of the paper), measured without any of bathy's code.
     """
+    model, batch = as_in_training(model, batch)
     plain = max(results(model, batch), key=Tensor.numel)
     spread = (plain - plain.mean()).square().mean().clamp(min=1e-30)
     shaken_ones = (max(results(shaken(model, draw), batch), key=Tensor.numel) for draw in range(draws))
     moved = [(other - plain).square().mean() / spread for other in shaken_ones]
     return float(torch.stack(moved).mean().sqrt())
+
+
+def as_in_training(model: nn.Module, batch: Any) -> tuple[nn.Module, Any]:
+    """A copy whose BatchNorm normalises by the batch, and a batch large enough for that; other models as they are.
+
+    What it normalises by in evaluation is still of no data: with it the model is another function than the one to be trained.
+    """
+    model = copy.deepcopy(model)
+    found = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
+    for module in found:
+        module.running_mean = module.running_var = None
+    pictures = isinstance(batch, Tensor) and batch.dim() == 4
+    generator = torch.Generator().manual_seed(1)
+    return model, torch.randn(PICTURES, *batch.shape[1:], generator=generator) if found and pictures else batch
 
 
 def shaken(model: nn.Module, draw: int) -> nn.Module:

@@ -309,6 +309,42 @@ def test_a_matrix_that_serves_two_stacks_is_scaled_once() -> None:
     torch.testing.assert_close(model.layers[1].att.out.weight, before / most**0.5)
 
 
+class Stages(Net):
+    """A matrix lies between the layers, as between the stages of a convolutional network: each layer is a stack of its own."""
+
+    def __init__(self, step: Step) -> None:
+        super().__init__(step)
+        self.between = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        for between, layer in zip(self.between, self.layers, strict=True):
+            x = layer(F.layer_norm(between(x), (WIDTH,)))
+        return self.head(x)
+
+
+@pytest.mark.parametrize("sites", [1, 2])
+def test_pieces_of_one_list_are_treated_as_the_one_stack_they_are(sites: int) -> None:
+    """Not by the few sub-layers of each piece: of one alone, 1/√n would be 1."""
+    step: Step = pre(torch.add) if sites == 2 else lambda layer, x: x + 2 * layer.ffn(layer.n2(x))
+    model, ids = Stages(step), tokens()
+    before, weight = response(model, ids), model.layers[1].ffn.b.weight.clone()
+    profile = bathy.stabilise_(model, ids)
+    assert len(profile.treatments) == LAYERS
+    assert all(t.kept and t.after < t.before for t in profile.treatments)
+    torch.testing.assert_close(model.layers[1].ffn.b.weight, weight / (sites * LAYERS) ** 0.5)
+    assert response(model, ids) < before
+
+
+def test_a_remedy_that_changes_nothing_is_undone_and_that_is_said() -> None:
+    model, ids = Net(pre(torch.add)), tokens()
+    model.layers = model.layers[:1]
+    model.layers[0].step = lambda layer, x: x + layer.ffn(layer.n2(x))
+    (treatment,) = bathy.stabilise_(model, ids, "scaled_init").treatments
+    assert not treatment.kept
+    assert "did not help and was undone" in str(treatment)
+
+
 class Plain:
     def __init__(self, logits: Tensor) -> None:
         self.logits = logits

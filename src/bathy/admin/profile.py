@@ -128,9 +128,17 @@ class Profile(Shown):
 
         Stacks that are pieces of one list of layers are summed.
         """
+        return sum(site.calls * site.plain_beta2 for site in self._together(stack))
+
+    def sublayers(self, stack: str) -> int:
+        """n: residual sub-layers of a stack, as often as they run; of stacks that are pieces of one list of layers, together."""
+        return sum(site.calls for site in self._together(stack))
+
+    def _together(self, stack: str) -> list[SiteProfile]:
+        """The sites of a stack and of the other pieces of its list of layers."""
         group = self.groups.get(stack)
         stacks = {stack} | {other for other, name in self.groups.items() if name == group and group}
-        return sum(site.calls * site.plain_beta2 for site in self.sites if site.stack in stacks)
+        return [site for site in self.sites if site.stack in stacks]
 
     def remaining_change(self, stack: str) -> float:
         """Σ β² over the stack's own sites with the ω they have."""

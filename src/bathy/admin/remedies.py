@@ -87,7 +87,7 @@ def _plan(asked: str, chains: Chains, before: Profile) -> tuple[dict[str, str], 
         if remedy == "scaled_init" != asked:
             notes.append(f"{stack}: no norm follows most of its sums, so {asked} does not apply; the remedy is scaled_init")
         if small:
-            notes.append(f"{stack}: Σβ² is {change:.2g} over {_count(chain)} sub-layers, so depth is not its problem")
+            notes.append(f"{stack}: Σβ² is {change:.2g} over {before.sublayers(stack)} sub-layers, so depth is not its problem")
             notes[-1] += "; it is left as it is" if remedy != asked else " and little changes" if asked[:5] == "admin" else ""
         if small and remedy != asked:
             continue
@@ -147,10 +147,10 @@ def _evaluated(model: nn.Module, batch: Batch) -> list[torch.Tensor]:
 
 
 def _judge(stack: str, remedy: str, chain: Chain, before: Profile, after: Profile, undo: Undo) -> Treatment:
-    """What the remedy did for a stack; one that did not lower Σ β², where that was large, is undone."""
+    """What the remedy did for a stack; one that did not lower Σ β² is undone."""
     then = sum(row.calls * row.plain_beta2 for row in before.sites if row.stack == stack)
     now = after.remaining_change(stack)
-    kept = bool(chain[0].scheme) or now < HELPS * then or then < SMALL_CHANGE
+    kept = bool(chain[0].scheme) or now < HELPS * then
     if not kept:
         undo.sites(chain)
     return Treatment(stack, remedy, then, now, kept, "" if kept else _why(stack, before))
@@ -190,12 +190,12 @@ def _admin_constant_(chain: Chain, chains: Chains, result: Profile) -> None:
     """ω = √((n+1)/ln(n+1) − 1) on all n sub-layers, constant."""
     for site in chain:
         if site.post:
-            site.attach_(omega_log(_count(chain)))
+            site.attach_(omega_log(result.sublayers(site.stack)))
 
 
 def _deepnorm_(chain: Chain, chains: Chains, result: Profile) -> None:
     """α on the shortcuts, constant, and v, out, fc1, fc2 × β. The model's own initial values stand for Xavier's."""
-    alpha, beta = deepnorm_constants(_place(chain, chains))
+    alpha, beta = deepnorm_constants(_place(chain, chains, result))
     for site in chain:
         if site.post:
             site.attach_(alpha)
@@ -212,7 +212,7 @@ def _scaled_init_(chain: Chain, chains: Chains, result: Profile) -> None:
     for key, output in found.items():
         owners = [other for other in chains.values() if any(id(o.parameter) == key for site in other for o in site.outputs)]
         if owners[0] is chain:
-            output.scale_(max(map(_count, owners)) ** -0.5)
+            output.scale_(max(result.sublayers(owner[0].stack) for owner in owners) ** -0.5)
 
 
 REMEDIES: dict[str, Callable[[Chain, Chains, Profile], None]] = {
@@ -223,11 +223,6 @@ REMEDIES: dict[str, Callable[[Chain, Chains, Profile], None]] = {
     "scaled_init": _scaled_init_,
 }
 """Scheme to what it does with the sites of one stack, among all stacks that get the same."""
-
-
-def _count(chain: Chain) -> int:
-    """n: residual sub-layers of a stack, as often as they run."""
-    return sum(site.calls for site in chain)
 
 
 def _scale(site: Site, gain: float, *roles: str) -> None:
@@ -241,7 +236,7 @@ def _scale(site: Site, gain: float, *roles: str) -> None:
             matrix.weight.mul_(gain)
 
 
-def _place(chain: Chain, chains: Chains) -> Place:
+def _place(chain: Chain, chains: Chains, result: Profile) -> Place:
     """Where the stack stands: beside an encoder or a decoder, or alone."""
     depth = {stack: max(site.layer for site in sites) for stack, sites in chains.items()}
     decoders = {stack for stack, sites in chains.items() if any(site.kind == "cross_attention" for site in sites)}
@@ -249,7 +244,7 @@ def _place(chain: Chain, chains: Chains) -> Place:
     if len(chains) == 2 and len(decoders) == 1:
         kind = "decoder" if chain[0].stack in decoders else "encoder"
         encoder, decoder = (sum(layers for stack, layers in depth.items() if (stack in decoders) == of) for of in (False, True))
-    return Place("deepnorm", kind, 1, 1, _count(chain), encoder, decoder, chain[0].width)
+    return Place("deepnorm", kind, 1, 1, result.sublayers(chain[0].stack), encoder, decoder, chain[0].width)
 
 
 def _refuse_trained(model: nn.Module) -> None:
