@@ -52,7 +52,7 @@ class SiteProfile:
     beta2: float
     """Predicted β²_ii = Var[a_i] / (ω_i² Var[x_{i-1}] + Var[a_i])."""
     calls: int = 1
-    """How often one pass runs the site."""
+    """How often a stream passes the site in one pass."""
     skip: float = 1.0
     """Constant that the model itself puts on the shortcut."""
     weights: bool = True
@@ -261,7 +261,7 @@ def _measure(
     A foreign model's ω is at least 1: where its stack begins with a variance far below 1 (embeddings of deviation 0.02, no
     norm), a smaller ω would give the branches more weight than they have in the plain model.
     """
-    square: dict[str, Tensor] = {}  # ω² of the next site, by stack
+    square: dict[tuple[str, int], Tensor] = {}  # ω² of the next site, by stack and stream
     incoming: dict[str, Tensor] = {}
     readings: dict[str, list[Tensor]] = {site.name: [] for site in sites}
 
@@ -270,16 +270,16 @@ def _measure(
 
     def leave(site: Site, a: Tensor) -> None:
         var_x, var_a = incoming[site.name], variance(a, real.of(site, a))
-        omega = site.omega
+        omega, stream = site.omega, (site.stack, site.stream(len(readings[site.name])))
         if not isinstance(omega, nn.Parameter):
             omega2 = torch.full_like(var_x, omega**2)
         elif set_omega:
-            omega2 = square.get(site.stack, torch.ones_like(var_x))
+            omega2 = square.get(stream, torch.ones_like(var_x))
             omega.copy_(omega2.sqrt())
         else:
             omega2 = omega.float().square().mean()
         readings[site.name].append(torch.stack([var_x, var_a, 1 / omega2]))
-        square[site.stack] = (omega2 * var_x + var_a).clamp(min=0.0 if site.scheme else 1.0)
+        square[stream] = (omega2 * var_x + var_a).clamp(min=0.0 if site.scheme else 1.0)
 
     with ExitStack() as handles:
         for site in sites:
@@ -305,6 +305,6 @@ def _site_profiles(sites: Sequence[Site], readings: dict[str, list[Tensor]]) -> 
             )
         total = var_x / inverse + var_a
         beta2 = var_a / total if total > 0 else 0.0
-        row = SiteProfile(site.name, site.stack, var_x / site.skip**2, var_a, inverse**-0.5, beta2, site.calls)
+        row = SiteProfile(site.name, site.stack, var_x / site.skip**2, var_a, inverse**-0.5, beta2, site.repeats)
         rows.append(replace(row, skip=site.skip, weights=bool(site.matrices or site.outputs)))
     return rows

@@ -11,8 +11,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-from bathy.errors import BatchError
+from bathy.errors import BatchError, ModelError
 
 Batch = Tensor | Sequence[Any] | Mapping[str, Any]
 
@@ -67,8 +68,16 @@ def map_tensors(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
 
 
 def on_device_of(model: nn.Module, batch: Batch) -> Batch:
-    """The batch where the model's parameters are."""
-    device = next(model.parameters()).device
+    """The batch where the model's parameters are; a model without any, or whose have no numbers yet, is an error."""
+    first = next(model.parameters(), None)
+    if first is None:
+        raise ModelError(f"{type(model).__name__} has no parameters: there is nothing to train, and nothing to stabilise")
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if is_lazy(tensor):
+            raise ModelError(f"{name} of a lazy module has no shape yet; run the model once on a batch, then try again")
+        if tensor.is_inference():
+            raise ModelError(f"{name} was made in torch.inference_mode and cannot be trained; build the model outside of it")
+    device = first.device
     return map_tensors(batch, lambda tensor: tensor.to(device))
 
 

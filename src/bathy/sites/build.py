@@ -10,7 +10,7 @@ from itertools import accumulate, takewhile
 from torch import nn
 
 from bathy.core.residual import Matrix
-from bathy.sites.connections import Connection
+from bathy.sites.connections import Connection, root_of
 from bathy.sites.graph import Graph, Key
 from bathy.sites.hooks import Sites, Tap, TracedSite
 from bathy.sites.matrices import matrices
@@ -66,21 +66,24 @@ class Builder:
             matrices=self._matrices(c),
             width=self.graph.values[c.b].shape[-1],
             calls=len(c.executions),
+            streams=_streams(c),
             skip=1.0 if skip is None else skip,
             obstacle=self._obstacle(c, norm, taps, skip),
             stuck=self._stuck(c, shared),
             outputs=outputs,
             unclear=unclear,
             taps=taps,
-            spots=[self._seen(execution) for execution in c.executions],
+            spots=[self._seen(execution, skip) for execution in c.executions],
+            whole=skip is not None,
             found=self.found,
         )
 
-    def _seen(self, c: Connection) -> Seen:
-        """Where one execution has x and what is added to it."""
+    def _seen(self, c: Connection, skip: float | None) -> Seen:
+        """Where one execution has x, or what a mask or a gate left of it, and what is added to it."""
         values = self.graph.values
         plain = values[c.b].op in SUMS and c.b not in c.branches and (not c.alone or self._branch_factor(c) == 1)
-        return Seen(values[c.x].spot, tuple(values[n].spot for n in (c.branches if plain else [c.b])), whole=not plain)
+        x = c.x if skip is not None else c.shortcut
+        return Seen(values[x].spot, tuple(values[n].spot for n in (c.branches if plain else [c.b])), whole=not plain)
 
     def _matrices(self, c: Connection) -> list[Matrix]:
         """The branch's matrices that are parameters of their own."""
@@ -211,14 +214,14 @@ class Builder:
         """Why an ω could not be folded away: some consumer of the stream cannot be rescaled."""
         if c.placement == "both":
             return "its branch reads the stream through a norm of its own"
-        if c.again:
+        if max(_streams(c).count(stream) for stream in _streams(c)) > 1:
             return f"it runs {len(c.executions)} times on the same weights"
         if shared:
             return f"its matrix {shared[0]} is used elsewhere too"
         if c.before is None:
             return ""
         reading = [use for use in c.uses if use.data in self._reads(c)]
-        made = [use.weight for use in reading if use.made or use.recurrent]
+        made = [use.weight for use in reading if use.made or use.opaque]
         if made:
             return f"its matrix {made[0]} is computed from others, so that its inputs cannot be rescaled"
         stream = self.graph.source(c.x, VIEWS)
@@ -239,10 +242,7 @@ class Builder:
         """The chains of connections by name: the module that has the list of their layers."""
         chains: dict[int, list[Connection]] = {}
         for c in self.places:
-            root = c
-            while root.before:
-                root = root.before
-            chains.setdefault(id(root), []).append(c)
+            chains.setdefault(id(root_of(c)), []).append(c)
         return dict(zip(numbered(self._stack(chain) for chain in chains.values()), chains.values(), strict=True))
 
     def _stack(self, chain: list[Connection]) -> str:
@@ -286,6 +286,13 @@ class Builder:
                 without = [name for name, kind in children.items() if kind in with_sites and not _within(having, name)]
                 if without:
                     self.found.notes.append(f"{', '.join(without[:6])}: no residual there, unlike in its siblings; did it run?")
+
+
+def _streams(c: Connection) -> tuple[int, ...]:
+    """The stream of each execution, numbered from 0: those that come from one beginning are one."""
+    roots = [id(root_of(execution)) for execution in c.executions]
+    order = {root: number for number, root in enumerate(dict.fromkeys(roots))}
+    return tuple(order[root] for root in roots)
 
 
 def _within(paths: set[str], path: str) -> bool:

@@ -24,6 +24,7 @@ SHORT = VIEWS | PIECES | POOLS | FACTORS | SUMS | JOINS | (BOUNDS - {"relu", "le
 READING = VIEWS | PIECES | FACTORS | {"cat", "where", "masked_fill"}
 """What may lie between the stream and the norm that a branch begins with."""
 FUSED_SUMS = {"addmm", "baddbmm", "addcmul"}
+PART = "is part of the branch of another site: it adds to a piece of the stream, or takes the stream away to interpolate"
 SCATTERED_SUMS = {"index_add", "scatter_add"}
 
 
@@ -97,6 +98,8 @@ def connections(graph: Graph, passed_over: list[PassedOver]) -> list[Connection]
         if len(parts) > 1 and not _absorbed(graph, value):
             result = _connection(graph, value, parts, found)
             if isinstance(result, Connection):
+                inner = [number for number in result.inside & set(found) if _is_part(graph, found[number], result.x)]
+                passed_over += [PassedOver(found.pop(number).path, PART) for number in inner]
                 result.before = _before(graph, result.x, found)
                 found[result.b] = result
             elif value.number in data:
@@ -119,14 +122,21 @@ def _without_nested(found: list[Connection], passed_over: list[PassedOver]) -> l
 
     Several in a row there are a stack of their own, unless they have no weights: then they are the steps of a recurrence.
     """
-    chains = Counter(id(_root(c)) for c in found)
-    small = [c for c in found if chains[id(_root(c))] == 1 or not c.uses]
-    weighted = {id(_root(c)) for c in found if c.uses}
-    inner = [c for c in small if id(_root(c)) not in weighted or any(c.b in o.inside for o in found if o is not c)]
+    chains = Counter(id(root_of(c)) for c in found)
+    small = [c for c in found if chains[id(root_of(c))] == 1 or not c.uses or _lone_within(c, found)]
+    weighted = {id(root_of(c)) for c in found if c.uses}
+    inner = [c for c in small if id(root_of(c)) not in weighted or any(c.b in o.inside for o in found if o is not c)]
     passed_over += [
         PassedOver(c.path, "lies within the branch of another site, or is a recurrence without weights") for c in inner
     ]
     return [c for c in found if not any(c is other for other in inner)]
+
+
+def _lone_within(c: Connection, found: list[Connection]) -> bool:
+    """Whether it is the only one of its stream within the branch of another of the same stream."""
+    own = [other for other in found if root_of(other) is root_of(c)]
+    rounds = [o for o in own if o is not c and c.b in o.inside]
+    return any(sum(other.b in o.inside for other in own) == 1 for o in rounds)
 
 
 def terms(graph: Graph, value: Value) -> list[int]:
@@ -251,8 +261,8 @@ def _made(
     """The connection over these values, or why it is none."""
     if value.number not in branches:
         inside.discard(value.number)
-    rounds = [found[number] for number in inside if number in found]
-    if any(_carried(graph, c.x, x) for c in rounds) and not _beside(graph, rounds, value):
+    rounds = [found[number] for number in inside if number in found and not _is_part(graph, found[number], x)]
+    if any(_leads(graph, c, x, branches) for c in rounds) and not _beside(graph, rounds, value):
         return f"goes round {len(rounds)} other site{'s' if len(rounds) > 1 else ''}"
     reason = unlike(graph, value, inside)
     if reason:
@@ -275,23 +285,40 @@ def _beside(graph: Graph, rounds: list[Connection], value: Value) -> bool:
     return any(user.op in SUMS and user.shape == graph.values[last.b].shape for user in later)
 
 
-def _root(c: Connection) -> Connection:
+def _leads(graph: Graph, c: Connection, x: int, branches: list[int]) -> bool:
+    """Whether the stream gets from x to a branch by way of this connection: the sum is a long skip, and the branch no branch."""
+    return _carried(graph, c.x, x) and any(_carried(graph, branch, c.b) for branch in branches)
+
+
+def _is_part(graph: Graph, c: Connection, x: int) -> bool:
+    """Whether a sum is part of the branch of another over x: it adds to some of x's channels, or is f(x) − x, to be added to x."""
+    if graph.values[c.b].shape.numel() < graph.values[c.x].shape.numel():
+        return True
+    return (c.weight(graph) or 0) < 0 and graph.source(c.x, VIEWS) == graph.source(x, VIEWS)
+
+
+def root_of(c: Connection) -> Connection:
+    """The connection with which the stream of this one begins."""
     while c.before:
         c = c.before
     return c
 
 
 def _carried(graph: Graph, number: int, x: int) -> bool:
-    """Whether a value is x, carried along as a stream."""
+    """Whether a value is x, carried along as a stream: of what is put together, x must be the larger part."""
     waiting, seen = [number], set[int]()
     while waiting:
-        number = waiting.pop()
-        if number == x:
-            return True
-        if number > x and number not in seen:
-            seen.add(number)
-            waiting += carriers(graph.values, number)
-    return False
+        current = waiting.pop()
+        if current >= x and current not in seen:
+            seen.add(current)
+            waiting += carriers(graph.values, current)
+    carried = {x} & seen
+    for current in sorted(seen - {x}):
+        sources = carriers(graph.values, current)
+        parts = [graph.values[source].shape.numel() for source in sources if source in carried]
+        most = graph.values[current].op != "cat" or 2 * sum(parts) > graph.values[current].shape.numel()
+        carried |= {current} if parts and most else set()
+    return number in carried
 
 
 def _kind(graph: Graph, x: int, attends: tuple[int, dict[str, int]] | None, matrices: bool) -> str:

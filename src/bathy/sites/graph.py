@@ -256,13 +256,15 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if self.blind:
             return func(*args, **kwargs)
-        sources = tuple(self.number(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
+        written = [(i, argument) for i, argument in enumerate(func._schema.arguments) if argument.is_write]
+        given = {name: value for name, value in kwargs.items() if name not in {argument.name for _, argument in written}}
+        sources = tuple(self.number(leaf) for leaf in tree_leaves((args, given)) if isinstance(leaf, Tensor))
         result = func(*args, **kwargs)
         if func._overloadpacket.__name__ in SHAPE_ONLY:
             sources = ()  # only the shape of its argument enters
-        written = [i for i, argument in enumerate(func._schema.arguments) if argument.is_write]
-        if written and written[0] < len(args):
-            self._overwrite(func, args, kwargs, sources, args[written[0]])
+        targets = [args[i] if i < len(args) else kwargs.get(argument.name) for i, argument in written]  # add_, or add(out=…)
+        if targets and targets[0] is not None:
+            self._overwrite(func, args, kwargs, sources, targets[0])
         else:
             self._note(func, args, kwargs, sources, [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)])
         return result

@@ -236,13 +236,15 @@ class TracedSite(Site):
     unwatched: dict[Moment, str] = field(default_factory=dict)
     spots: Sequence[Seen] = ()
     """Where torch computes x and a, for each execution: the way to measure what no module shows."""
+    whole: bool = True
+    """Whether the shortcut is x times a number, so that of x, a and b each can be had from the others."""
     found: Sites = field(repr=False)
     """All sites of the model, this one among them."""
 
     def missing(self) -> dict[Moment, str]:
         """Moments that no module shows and that cannot be computed from others, with the reason."""
         seen = set(self.taps)
-        if "input" in seen and seen & {"branch", "sum"}:
+        if "input" in seen and seen & {"branch", "sum"} and self.whole:
             seen |= {"branch", "sum"}
         moments: tuple[Moment, ...] = ("input", "branch", "sum", "output")
         return {moment: "no module of the model takes or gives it" for moment in moments if moment not in seen}

@@ -41,7 +41,8 @@ class Use:
     made: tuple[str, ...] = ()
     """Parameters from which the matrix itself is computed, as under `weight_norm`; empty where it is a parameter."""
     conv: bool = False
-    recurrent: bool = False
+    opaque: bool = False
+    """Whether more than a product happens: in a recurrence, or an operation that is not torch's own."""
     operand: int = -1
     """The value that is the matrix."""
 
@@ -63,9 +64,10 @@ def _uses_of(graph: Graph, value: Value) -> list[Use]:
         names = made_from(graph, value.inputs[1])
         bias = graph.parameter(value.inputs[2]) if len(value.inputs) > 2 else ""
         return [_use(graph, value, value.inputs[0], value.inputs[1], names, bias, conv=True)] if names else []
-    if value.op in RECURRENT:
-        weights = [i for i in value.inputs[1:] if graph.parameter(i) and len(graph.values[i].shape) > 1]
-        return [Use(value.number, value.inputs[0], graph.parameter(i), recurrent=True, operand=i) for i in weights[:2]]
+    if value.op in RECURRENT or _foreign(value):
+        weights = [i for i in value.inputs if graph.parameter(i) and len(graph.values[i].shape) > 1]
+        data = [i for i in value.inputs if not graph.parameter(i)]
+        return [Use(value.number, data[0], graph.parameter(i), opaque=True, operand=i) for i in weights[:2] if data]
     if value.op not in PRODUCTS or value.part[0]:
         return []
     factors = value.inputs[1:3] if value.op in ("addmm", "baddbmm", "addmv") else value.inputs[:2]
@@ -75,6 +77,11 @@ def _uses_of(graph: Graph, value: Value) -> list[Use]:
             bias = graph.parameter(value.inputs[0]) if value.op == "addmm" else _bias_after(graph, value)
             return [_use(graph, value, data, weight, names, bias, left=weight == factors[0])]
     return []
+
+
+def _foreign(value: Value) -> bool:
+    """Whether an operation is not torch's own: a kernel of some library, which may do anything with the matrices it takes."""
+    return getattr(value.function, "namespace", "aten") not in ("aten", "prims", "prim")
 
 
 def _use(

@@ -65,7 +65,7 @@ class Walk:
         if number == self.c.x or number < self.c.x:
             return Ends(unclear="part of its branch is the stream itself")
         found = uses_of(self.graph, value)
-        if found and not found[0].recurrent:
+        if found and not found[0].opaque:
             return Ends({(use.number, use.weight): use for use in found})
         if value.op == "norm":
             return Ends(norms={value.path: number}) if value.path else Ends(unclear="it ends in a norm that is no module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -97,6 +98,8 @@ class Site(ABC):
     """Name of the scheme that built it, where the model declares that; empty where the site was found."""
     calls: int = 1
     """How often one forward pass runs it: more than once where a model uses its modules again."""
+    streams: Sequence[int] = ()
+    """Which stream each of these runs belongs to: (0, 0) where one passes twice, (0, 1) where two do, as of a siamese model."""
     skip: float = 1.0
     """Constant that the model itself puts on the shortcut: 1 for x + a."""
     obstacle: str = ""
@@ -113,7 +116,16 @@ class Site(ABC):
     @property
     def free(self) -> bool:
         """Whether Admin gives it an ω: after the sum stands a norm, and it is not a stack's first (whose ω is 1)."""
-        return self.placement in ("post", "both") and (self.index > 1 or self.calls > 1)
+        return self.placement in ("post", "both") and (self.index > 1 or self.repeats > 1)
+
+    @property
+    def repeats(self) -> int:
+        """How often one stream passes it."""
+        return max(Counter(self.streams).values(), default=self.calls)
+
+    def stream(self, run: int) -> int:
+        """Which stream a run of it belongs to."""
+        return self.streams[run] if run < len(self.streams) else 0
 
     @property
     @abstractmethod

@@ -25,6 +25,8 @@ class Seen:
         if self.x not in kept or any(spot not in kept for spot in self.added):
             return None
         x = kept[self.x]
+        if self.whole and x.numel() != kept[self.added[0]].numel():  # the shortcut is some of x, and what b adds to it is unknown
+            return None
         a = sum((kept[spot].reshape(kept[self.added[0]].shape) for spot in self.added[1:]), kept[self.added[0]])
         return (x, a - skip * x.reshape(a.shape)) if self.whole else (x, a)
 

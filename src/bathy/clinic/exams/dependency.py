@@ -23,6 +23,10 @@ MOST_NUMBERS = 2**26
 """Numbers that the parts of one stack may take together: 256 MB; tokens are left out until they fit."""
 
 
+class NotAsked(Exception):
+    """A norm does not take a few rows of the stream alone: its channels come first, or it takes or gives more than a tensor."""
+
+
 class Chains(Recorder):
     """The stream of every stack, taken apart as it is computed."""
 
@@ -49,7 +53,11 @@ class Chains(Recorder):
         if len(chain.heard) < 3:  # a part of the stream cannot be watched: what follows is not known either
             chain.broken = True
             return
-        betas = chain.advance(site, x)
+        try:
+            betas = chain.advance(site, x)
+        except NotAsked:
+            chain.broken = True
+            return
         for j, beta in enumerate(betas):
             self.readings.append(subject.reading("dependency", "beta", beta, site, j=j))
         self.readings.append(subject.reading("dependency", "beta2_sum", sum(beta**2 for beta in betas), site))
@@ -103,7 +111,10 @@ def through(norm: nn.Module | None, b: Tensor, y: Tensor) -> tuple[Callable[[Ten
     signs[1::2] = -1
     asked = torch.stack([torch.zeros_like(signs), signs, signs + 1])
     weight = next(norm.parameters(), signs)
-    nu, plain, moved = norm.forward(asked.to(weight.dtype)).float()
+    try:
+        nu, plain, moved = norm.forward(asked.to(weight.dtype)).float()
+    except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise NotAsked from error
     gamma = (plain - nu) * signs
     centres = bool((moved - plain).abs().max() <= 1e-3 * (plain - nu).abs().max())
 
