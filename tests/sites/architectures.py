@@ -42,6 +42,7 @@ PER_LAYER: dict[str, dict[str, tuple[int, str]]] = {
         "hrm_text": (16, "attention and feed-forward, 2 × (3 + 1) times over the same layers"),
         "mra": (1, "feed-forward; attention gives zeros without its CUDA kernel"),
         "rf_detr": (5, "backbone 2, decoder 3"),
+        "swiftformer": (1, "a layer more is one convolutional block"),
         "timesformer": (3, "attention in time, attention in space, feed-forward"),
         **dict.fromkeys(CONFORMERS, (4, "feed-forward, attention, convolution, feed-forward")),
         **dict.fromkeys(CONFORMER_PAIRS, (7, "conformer 4 (feed-forward, attention, convolution, feed-forward), decoder 3")),
@@ -59,6 +60,29 @@ IN_ALL: dict[tuple[str, str], tuple[int, str]] = {
     ("timm", "regnety_040_sgn"): (18, "22 blocks, of which the first of each of 4 stages projects its shortcut"),
     ("timm", "sam2_hiera_tiny"): (21, "12 blocks of attention and feed-forward, of which 3 project their first shortcut"),
     ("timm", "xception41"): (8, "12 blocks with a shortcut, of which 4 project it"),
+    ("timm", "csatv2"): (
+        50,
+        "14 convolutional blocks, within each of which a small Transformer has 2, and 4 Transformer blocks of 2",
+    ),
+    ("timm", "dla34"): (8, "12 blocks, of which the first of each of 4 levels projects its shortcut"),
+    ("timm", "dpn68"): (18, "22 blocks, of which the first of each of 4 stages projects its shortcut"),
+    ("timm", "edgenext_small"): (18, "18 blocks; in 3 of them attention over channels lies within the branch"),
+    ("timm", "efficientformerv2_s0"): (
+        19,
+        "10 convolutional blocks, 4 of attention and feed-forward, and a query: pooled, plus a convolution",
+    ),
+    ("timm", "hiera_tiny_224"): (21, "12 blocks of attention and feed-forward, of which 3 project their first shortcut"),
+    ("timm", "hrnet_w18_small"): (18, "4, 6 and 8 blocks of three stages; sums over scales add one stream to another"),
+    ("timm", "lcnetv2_small"): (1, "one block has a shortcut; the other sums are of parallel convolutions"),
+    ("timm", "test_maxvit"): (17, "8 × attention and feed-forward; of 4 convolutional blocks 3 project their shortcut"),
+    ("timm", "repghostnet_050"): (11, "16 blocks, of which 5 project their shortcut"),
+    ("timm", "res2net50d"): (12, "16 blocks, of which 4 project their shortcut; sums within a block add to groups of channels"),
+    ("timm", "resnetv2_18"): (5, "8 blocks, of which 3 project their shortcut"),
+    ("timm", "skresnet18"): (5, "8 blocks, of which 3 project their shortcut"),
+    ("timm", "vitamin_small_224"): (
+        33,
+        "14 × attention and feed-forward; of 6 convolutional blocks one projects its shortcut",
+    ),
     ("timm", "fastvit_s12"): (24, "12 blocks: mixer and feed-forward; sums within a block of convolutions merge into one"),
 }
 """Residual sums of models whose depth cannot be chosen, where the source's additions are not the number."""

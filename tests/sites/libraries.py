@@ -24,7 +24,7 @@ def torchvision() -> Iterator[Entry]:
         model = torchvision.models.get_model(name, weights=None, num_classes=5)
         if sum(p.numel() for p in model.parameters()) > 8 * MOST_PARAMETERS:
             raise Excluded("has more than 64 million parameters")
-        size = 224 if "vit" in name or "maxvit" in name else 64
+        size = 224 if "vit" in name else 96 if "inception" in name else 64
         return model, noise(2, 3, size, size)
 
     for name in torchvision.models.list_models(torchvision.models):

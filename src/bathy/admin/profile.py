@@ -131,7 +131,7 @@ class Profile(Shown):
         return sum(site.calls * site.plain_beta2 for site in self._together(stack))
 
     def sublayers(self, stack: str) -> int:
-        """n: residual sub-layers of a stack, as often as they run; of stacks that are pieces of one list of layers, together."""
+        """n: residual sub-layers of a stack, as often as they run; pieces of one list of layers count together."""
         return sum(site.calls for site in self._together(stack))
 
     def _together(self, stack: str) -> list[SiteProfile]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, takewhile
 
 from torch import nn
@@ -14,10 +15,10 @@ from bathy.sites.connections import Connection, root_of
 from bathy.sites.graph import Graph, Key
 from bathy.sites.hooks import Sites, Tap, TracedSite
 from bathy.sites.matrices import matrices
-from bathy.sites.meaning import RESHAPES, SUMS, VIEWS
+from bathy.sites.meaning import PIECES, RESHAPES, SUMS, VIEWS
 from bathy.sites.outputs import Walk
 from bathy.sites.scalable import outputs_of
-from bathy.sites.site import Moment
+from bathy.sites.site import Moment, Output
 from bathy.sites.spots import Seen
 
 PASSED = VIEWS
@@ -54,6 +55,7 @@ class Builder:
         ends = Walk(self.graph, c).ends()
         inside = [execution.inside for execution in c.executions]
         outputs, unclear = ([], ends.unclear) if ends.unclear else outputs_of(self.model, self.graph, ends, inside)
+        unclear = unclear or self._used_elsewhere(outputs)
         skip = self._skip(c)
         return TracedSite(
             name=name,
@@ -77,6 +79,24 @@ class Builder:
             whole=skip is not None,
             found=self.found,
         )
+
+    @cached_property
+    def _branches(self) -> set[int]:
+        """The values of all branches, in all their executions."""
+        return set[int]().union(*(execution.inside for c in self.places for execution in c.executions))
+
+    def _used_elsewhere(self, outputs: Iterable[Output]) -> str:
+        """Why a factor on these parameters would change more than branches: one is an embedding, or the head's, too."""
+        numbers = {value.name: value.number for value in self.graph.values if value.op == "parameter"}
+        for output in outputs:
+            users = self.graph.users(numbers[output.path], VIEWS | PIECES) if output.path in numbers else set[int]()
+            others = [user for user in users - self._branches if user not in self.graph.hidden]
+            if others:
+                value = self.graph.values[min(others)]
+                return (
+                    f"its {output.path} is also used by {value.op} in {value.path or 'the model itself'}, outside the branches"
+                )
+        return ""
 
     def _seen(self, c: Connection, skip: float | None) -> Seen:
         """Where one execution has x, or what a mask or a gate left of it, and what is added to it."""

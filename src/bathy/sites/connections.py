@@ -286,12 +286,12 @@ def _beside(graph: Graph, rounds: list[Connection], value: Value) -> bool:
 
 
 def _leads(graph: Graph, c: Connection, x: int, branches: list[int]) -> bool:
-    """Whether the stream gets from x to a branch by way of this connection: the sum is a long skip, and the branch no branch."""
+    """Whether the stream gets from x to a branch by way of this connection: then the sum is a long skip."""
     return _carried(graph, c.x, x) and any(_carried(graph, branch, c.b) for branch in branches)
 
 
 def _is_part(graph: Graph, c: Connection, x: int) -> bool:
-    """Whether a sum is part of the branch of another over x: it adds to some of x's channels, or is f(x) − x, to be added to x."""
+    """Whether a sum is part of another's branch: it adds to some of the channels, or is f(x) − x, to be added to x."""
     if graph.values[c.b].shape.numel() < graph.values[c.x].shape.numel():
         return True
     return (c.weight(graph) or 0) < 0 and graph.source(c.x, VIEWS) == graph.source(x, VIEWS)

@@ -10,7 +10,7 @@ from torch import nn
 
 from bathy.core.residual import Matrix
 from bathy.sites.graph import Graph, Value
-from bathy.sites.meaning import VIEWS
+from bathy.sites.meaning import LOOKUPS, VIEWS
 from bathy.sites.replay import ALL_ROWS, Rows, channels, layout
 
 PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "_grouped_mm", "mv", "addmv", "linear", "mkldnn_linear", "_scaled_mm", "matmul"}
@@ -66,8 +66,8 @@ def _uses_of(graph: Graph, value: Value) -> list[Use]:
         return [_use(graph, value, value.inputs[0], value.inputs[1], names, bias, conv=True)] if names else []
     if value.op in RECURRENT or _foreign(value):
         weights = [i for i in value.inputs if graph.parameter(i) and len(graph.values[i].shape) > 1]
-        data = [i for i in value.inputs if not graph.parameter(i)]
-        return [Use(value.number, data[0], graph.parameter(i), opaque=True, operand=i) for i in weights[:2] if data]
+        given = [i for i in value.inputs if not graph.parameter(i)]
+        return [Use(value.number, given[0], graph.parameter(i), opaque=True, operand=i) for i in weights[:2] if given]
     if value.op not in PRODUCTS or value.part[0]:
         return []
     factors = value.inputs[1:3] if value.op in ("addmm", "baddbmm", "addmv") else value.inputs[:2]
@@ -122,8 +122,13 @@ def made_from(graph: Graph, number: int) -> tuple[str, ...]:
             names[value.name] = len(value.shape)
         if value.number not in seen:
             seen.add(value.number)
-            waiting += value.inputs
+            waiting += value.inputs[:1] if _chosen(graph, value) else value.inputs
     return tuple(names) if max(names.values(), default=0) > 1 else ()
+
+
+def _chosen(graph: Graph, value: Value) -> bool:
+    """Whether a value is some of the matrices of experts, which are one parameter of three dimensions: chosen, not computed."""
+    return value.op in LOOKUPS and bool(graph.parameter(value.inputs[0])) and len(graph.values[value.inputs[0]].shape) > 2
 
 
 def attention(graph: Graph, branch: set[int]) -> tuple[int, dict[str, int]] | None:

@@ -24,10 +24,10 @@ class Seen:
         """x and a, where this pass came by both."""
         if self.x not in kept or any(spot not in kept for spot in self.added):
             return None
-        x = kept[self.x]
-        if self.whole and x.numel() != kept[self.added[0]].numel():  # the shortcut is some of x, and what b adds to it is unknown
+        x, first = kept[self.x], kept[self.added[0]]
+        if self.whole and x.numel() != first.numel():  # x is repeated to fit the sum
             return None
-        a = sum((kept[spot].reshape(kept[self.added[0]].shape) for spot in self.added[1:]), kept[self.added[0]])
+        a = sum((kept[spot].reshape(first.shape) for spot in self.added[1:]), first)
         return (x, a - skip * x.reshape(a.shape)) if self.whole else (x, a)
 
 

@@ -13,8 +13,9 @@ from bathy.sites.batch import Batch, on_device_of
 from bathy.sites.build import Builder
 from bathy.sites.confirm import confirm
 from bathy.sites.connections import connections, link, places
-from bathy.sites.graph import record
+from bathy.sites.graph import Graph, record
 from bathy.sites.hooks import Sites, hooked_sites
+from bathy.sites.meaning import SUMS
 from bathy.sites.norms import mark_norms
 from bathy.sites.wrapped import refuse_compiled
 
@@ -35,10 +36,16 @@ def find_sites(model: nn.Module, batch: Batch) -> Sites:
     found = Sites(batch)
     connected = connections(graph, found.passed_over)
     if not connected:
-        why = f"; of the first, {found.passed_over[0].reason}" if found.passed_over else ""
-        seen = f"{len(found.passed_over)} additions of tensors seen, none of them one{why}"
+        why = f"; of the first, {found.passed_over[0].reason}" if found.passed_over else _hint(graph)
+        seen = f"{len(found.passed_over)} additions of tensors seen in evaluation mode, none of them one{why}"
         raise ModelError(f"{type(model).__name__} has no residual connection x + f(x) that can be found: {seen}")
     link(graph, connected)
     Builder(model, graph, found, places(graph, connected)).build()
     confirm(model, batch, found)
     return found
+
+
+def _hint(graph: Graph) -> str:
+    """What to do where all that is added is vectors."""
+    vectors = [value for value in graph.values if value.op in SUMS and value.floating and len(value.shape) == 1]
+    return "; it adds vectors: give it a batch, so that its stream has two dimensions" if vectors else ""

@@ -23,7 +23,7 @@ MOST_NUMBERS = 2**26
 """Numbers that the parts of one stack may take together: 256 MB; tokens are left out until they fit."""
 
 
-class NotAsked(Exception):
+class NotAskedError(Exception):
     """A norm does not take a few rows of the stream alone: its channels come first, or it takes or gives more than a tensor."""
 
 
@@ -55,7 +55,7 @@ class Chains(Recorder):
             return
         try:
             betas = chain.advance(site, x)
-        except NotAsked:
+        except NotAskedError:
             chain.broken = True
             return
         for j, beta in enumerate(betas):
@@ -114,7 +114,7 @@ def through(norm: nn.Module | None, b: Tensor, y: Tensor) -> tuple[Callable[[Ten
     try:
         nu, plain, moved = norm.forward(asked.to(weight.dtype)).float()
     except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise NotAsked from error
+        raise NotAskedError from error
     gamma = (plain - nu) * signs
     centres = bool((moved - plain).abs().max() <= 1e-3 * (plain - nu).abs().max())
 
