@@ -1,4 +1,4 @@
-# mypy: disable-error-code="operator, union-attr, attr-defined, arg-type, misc, no-untyped-call"
+# mypy: disable-error-code="operator, union-attr, attr-defined, arg-type, misc, no-untyped-call, override"
 """Models whose sums are easily mistaken: two streams through one stack, sums within branches, kernels of other libraries."""
 
 from collections.abc import Callable
