@@ -64,7 +64,8 @@ def _measure(folder: Path, width: int, precision: str, layers: int, pairs: int) 
     case = (str(folder), width, precision, layers)
     with Apart(__name__, "engine", *case) as ours, Apart(__name__, "plain_loop", *case) as theirs:
         for _ in range(WARM):
-            ours(), theirs()
+            ours()
+            theirs()
         seconds = interleaved({"bathy": ours, "peer": theirs}, pairs)
     middle, low, high = ratio(seconds["peer"], seconds["bathy"])
     times = {name: 1000 * median(some) for name, some in seconds.items()}
