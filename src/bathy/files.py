@@ -19,6 +19,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -280,6 +281,16 @@ def origin(**settings: Any) -> dict[str, Any]:
     return {
         "command": redact(" ".join([name, *words])),
         "versions": versions,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "machine": ", ".join(filter(None, [processor("model name"), platform.machine(), f"{os.cpu_count()} cores"])),
         **settings,
     }
+
+
+@cache
+def processor(what: str) -> str:
+    """What the processor says of itself, such as its vendor_id, or nothing where that is not told."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(what)), "")

@@ -8,11 +8,9 @@ they compute the same numbers. The operator is not public: it is compared with `
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from bathy.files import processor
 from bathy.kernels.choose import own_products
 from bathy.kernels.packed import can_pack
 
@@ -52,16 +51,7 @@ def products_by(name: str) -> Iterator[None]:
 
 @cache
 def _fastest() -> str:
-    return "onednn" if _maker() == "AuthenticAMD" and usable("onednn") else "mkl"
-
-
-def _maker() -> str:
-    """The processor's maker as it names itself, or nothing where that is not known."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return "AuthenticAMD" if "AuthenticAMD" in platform.processor() else ""
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("vendor_id")), "")
+    return "onednn" if processor("vendor_id") == "AuthenticAMD" and usable("onednn") else "mkl"
 
 
 class Linear(nn.Linear):
