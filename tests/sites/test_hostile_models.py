@@ -85,12 +85,26 @@ def by_kernel(layer: Any, x: Tensor) -> Tensor:
     return x + fused(layer.n2(x), layer.ffn.a.weight, layer.ffn.b.weight)
 
 
+def bilinear(layer: Any, x: Tensor) -> Tensor:
+    x = x + layer.att(layer.n1(x))
+    return x + layer.form(layer.n2(x), x.roll(1, 1))
+
+
+def memory(layer: Any, x: Tensor) -> Tensor:
+    """Attention over keys and values that are parameters."""
+    x = x + layer.att(layer.n1(x))
+    learned = [weight.expand(len(x), -1, -1) for weight in (layer.att.out.weight, layer.ffn.a.weight[:WIDTH])]
+    return x + F.scaled_dot_product_attention(layer.n2(x), *learned)
+
+
 REMEDY = {
     interpolated: "part of its branch is the stream itself",
     positioned: "",
     by_groups: "",
     into: "",
     by_kernel: "ends in fused, which a factor does not pass",
+    bilinear: "ends in _trilinear, which a factor does not pass",
+    memory: "",
 }
 """What stands in the way of smaller branches; nothing where they can be had."""
 
@@ -100,6 +114,7 @@ def test_the_sums_of_the_stream_are_its_sites_and_no_others(step: Any) -> None:
     model, ids = Net(step), tokens()
     for layer in model.layers:
         layer.conv, layer.small = nn.Conv1d(WIDTH, WIDTH, 3, padding=1), nn.Linear(WIDTH // 2, WIDTH // 2)
+        layer.form = nn.Bilinear(WIDTH, WIDTH, WIDTH)
     sites = bathy.find_sites(model, ids)
     assert (len(sites), {site.placement for site in sites}, len({site.stack for site in sites})) == (2 * LAYERS, {"pre"}, 1)
     state, before = {name: value.clone() for name, value in model.state_dict().items()}, response(model, ids)

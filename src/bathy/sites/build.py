@@ -85,11 +85,15 @@ class Builder:
         """The values of all branches, in all their executions."""
         return set[int]().union(*(execution.inside for c in self.places for execution in c.executions))
 
+    @cached_property
+    def _parameters(self) -> dict[str, int]:
+        return {value.name: value.number for value in self.graph.values if value.op == "parameter"}
+
     def _used_elsewhere(self, outputs: Iterable[Output]) -> str:
         """Why a factor on these parameters would change more than branches: one is an embedding, or the head's, too."""
-        numbers = {value.name: value.number for value in self.graph.values if value.op == "parameter"}
         for output in outputs:
-            users = self.graph.users(numbers[output.path], VIEWS | PIECES) if output.path in numbers else set[int]()
+            number = self._parameters.get(output.path)
+            users = set[int]() if number is None else self.graph.users(number, VIEWS | PIECES)
             others = [user for user in users - self._branches if user not in self.graph.hidden]
             if others:
                 value = self.graph.values[min(others)]

@@ -46,6 +46,8 @@ class Connection:
     """Whether the sum has two terms, so that the only branch is its value a."""
     before: Connection | None = None
     """The connection that this one's stream comes from."""
+    begin: Connection | None = None
+    """The connection with which this one's stream begins, where that is another."""
     norm: int = -1
     """The norm that reads b, if there is one."""
     others: set[int] = field(default_factory=set)
@@ -101,6 +103,7 @@ def connections(graph: Graph, passed_over: list[PassedOver]) -> list[Connection]
                 inner = [number for number in result.inside & set(found) if _is_part(graph, found[number], result.x)]
                 passed_over += [PassedOver(found.pop(number).path, PART) for number in inner]
                 result.before = _before(graph, result.x, found)
+                result.begin = root_of(result.before) if result.before else None
                 found[result.b] = result
             elif value.number in data:
                 passed_over.append(PassedOver(value.path, result))
@@ -123,7 +126,8 @@ def _without_nested(found: list[Connection], passed_over: list[PassedOver]) -> l
     Several in a row there are a stack of their own, unless they have no weights: then they are the steps of a recurrence.
     """
     chains = Counter(id(root_of(c)) for c in found)
-    small = [c for c in found if chains[id(root_of(c))] == 1 or not c.uses or _lone_within(c, found)]
+    alone = _alone_within(found)
+    small = [c for c in found if chains[id(root_of(c))] == 1 or not c.uses or id(c) in alone]
     weighted = {id(root_of(c)) for c in found if c.uses}
     inner = [c for c in small if id(root_of(c)) not in weighted or any(c.b in o.inside for o in found if o is not c)]
     passed_over += [
@@ -132,11 +136,15 @@ def _without_nested(found: list[Connection], passed_over: list[PassedOver]) -> l
     return [c for c in found if not any(c is other for other in inner)]
 
 
-def _lone_within(c: Connection, found: list[Connection]) -> bool:
-    """Whether it is the only one of its stream within the branch of another of the same stream."""
-    own = [other for other in found if root_of(other) is root_of(c)]
-    rounds = [o for o in own if o is not c and c.b in o.inside]
-    return any(sum(other.b in o.inside for other in own) == 1 for o in rounds)
+def _alone_within(found: list[Connection]) -> set[int]:
+    """Those that are the only one of their stream within the branch of another of the same stream."""
+    by_sum = {c.b: c for c in found}
+    alone = set[int]()
+    for outer in found:
+        within = [by_sum[number] for number in outer.inside & by_sum.keys() if number != outer.b]
+        own = [c for c in within if root_of(c) is root_of(outer)]
+        alone |= {id(own[0])} if len(own) == 1 else set()
+    return alone
 
 
 def terms(graph: Graph, value: Value) -> list[int]:
@@ -299,9 +307,7 @@ def _is_part(graph: Graph, c: Connection, x: int) -> bool:
 
 def root_of(c: Connection) -> Connection:
     """The connection with which the stream of this one begins."""
-    while c.before:
-        c = c.before
-    return c
+    return c.begin or c
 
 
 def _carried(graph: Graph, number: int, x: int) -> bool:

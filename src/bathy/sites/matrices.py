@@ -42,7 +42,7 @@ class Use:
     """Parameters from which the matrix itself is computed, as under `weight_norm`; empty where it is a parameter."""
     conv: bool = False
     opaque: bool = False
-    """Whether more than a product happens: in a recurrence, or an operation that is not torch's own."""
+    """Whether more than a product happens: a recurrence, a bilinear form, attention over learned keys, a kernel not torch's."""
     operand: int = -1
     """The value that is the matrix."""
 
@@ -64,7 +64,7 @@ def _uses_of(graph: Graph, value: Value) -> list[Use]:
         names = made_from(graph, value.inputs[1])
         bias = graph.parameter(value.inputs[2]) if len(value.inputs) > 2 else ""
         return [_use(graph, value, value.inputs[0], value.inputs[1], names, bias, conv=True)] if names else []
-    if value.op in RECURRENT or _foreign(value):
+    if value.op in RECURRENT | {"_trilinear"} or value.op.startswith(FUSED_ATTENTION) or _foreign(value):
         weights = [i for i in value.inputs if graph.parameter(i) and len(graph.values[i].shape) > 1]
         given = [i for i in value.inputs if not graph.parameter(i)]
         return [Use(value.number, given[0], graph.parameter(i), opaque=True, operand=i) for i in weights[:2] if given]
