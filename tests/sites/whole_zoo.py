@@ -9,11 +9,13 @@ A part (--shard, --only) leaves its rows there, for --collect.
 
 import argparse
 import json
+import shlex
 import signal
 import sys
 import time
 import warnings
 from collections import Counter
+from contextlib import suppress
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -25,6 +27,7 @@ import torch
 from libraries import LIBRARIES, entries
 from trial import Trial, judged, trial
 
+from bathy.lab.bench.optional import torchvision_ready
 from bathy.lab.bench.shrink import Excluded
 from bathy.lab.bench.zoo import Entry
 
@@ -72,6 +75,8 @@ def revision() -> str:
 def versions() -> dict[str, str]:
     """Versions of the libraries that were tried."""
     found = {}
+    with suppress(ImportError):
+        torchvision_ready()
     for name in ("bathy", *LIBRARIES):
         try:
             found[name] = version(name)
@@ -142,7 +147,7 @@ def _report(entry: Entry, now: str, rows: Path | None) -> dict[str, Any]:
 
 def write(rows: list[dict[str, Any]], now: str, path: Path, selection: str = "all") -> None:
     """The results of one run as JSON, with what made them."""
-    command = "python tests/sites/whole_zoo.py --out docs/results/zoo.json"
+    command = shlex.join(["python", "tests/sites/whole_zoo.py", *sys.argv[1:]])
     head = {"command": command, "selection": selection, "code": now, "versions": versions(), "seed": 0}
     rows = [judged(row) for row in rows]
     counts = dict(Counter(row["verdict"] for row in rows))
