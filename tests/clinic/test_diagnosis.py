@@ -62,6 +62,25 @@ def test_an_overflow_is_found_where_it_began() -> None:
     assert "encoder.layers.2.ffn" in found[0].title
 
 
+def test_a_broken_weight_is_named_where_it_breaks_things_and_no_rate_is_blamed() -> None:
+    model = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(16, 2, 16, 0.0, batch_first=True), 3)
+    with torch.no_grad():
+        model.layers[1].linear1.weight[0, 0] = math.nan
+    batch = torch.randn(3, 5, 16)
+    found = bathy.examine(model, batch, lr=1e-3).findings
+    assert found[0].name == "not_finite" and found[0].site == "layers.1.ffn"
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    with bathy.Monitor(model, optimizer=optimizer, every=1, batch=batch) as monitor:
+        warned = []
+        for _ in range(3):
+            loss = model(batch).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            warned += [finding.name for finding in monitor.step(loss)]
+    assert not {"step", "learning_rate"} & {finding.name for finding in found} and warned == ["not_finite"]
+
+
 def shares(values: dict[int, float], site: str = "a", index: int = 1) -> list[Reading]:
     return [Reading("branch_share", value, step=step, site=site, stack="s", index=index) for step, value in values.items()]
 

@@ -13,7 +13,7 @@ from bathy.clinic.findings import Finding
 from bathy.clinic.readings import Reading
 from bathy.clinic.rules.collapse import attention_logits, collapse, dead_encoder
 from bathy.clinic.rules.parts import healthy, norm_signs, norm_zero, outside_update, silent, unwatched
-from bathy.clinic.rules.precision import overflow, underflow
+from bathy.clinic.rules.precision import not_finite, overflow, underflow
 from bathy.clinic.rules.rows import at_first, at_last, relative_updates
 from bathy.clinic.rules.stability import amplification, learning_rate, spike, step, vanishing
 from bathy.errors import ConfigError, unknown
@@ -34,6 +34,7 @@ class Rule:
 
 
 RULES: dict[str, Rule] = {
+    "not_finite": Rule(not_finite, ("branch", "sum"), live=True),
     "overflow": Rule(overflow, ("branch", "sum"), live=True),
     "underflow": Rule(underflow, ("branch",)),
     "amplification": Rule(amplification, ("branch", "sum"), live=True),

@@ -1,4 +1,4 @@
-"""Rules on what float16 can hold."""
+"""Rules on numbers that are not finite, and on what float16 can hold."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bathy.clinic.findings import Evidence, Finding
 from bathy.clinic.readings import Reading
-from bathy.clinic.rules.rows import at_last
+from bathy.clinic.rules.rows import at_last, broken_at_start
 
 NEAR_LIMIT = 0.25
 """Share of the largest representable number above which the next update may overflow."""
@@ -34,6 +34,22 @@ def overflow(rows: Sequence[Reading]) -> Finding | None:
         "Use bfloat16, or keep this sub-layer in float32. Admin folded at the start has larger activations: "
         "fold it after training.",
         site=where.site,
+    )  # fmt: skip
+
+
+def not_finite(rows: Sequence[Reading]) -> Finding | None:
+    """Entries that are not finite before anything was learned, in a format that could hold them; the first site with them."""
+    limits = {row.site: row.value for row in at_last(rows, "limit")}
+    broken = [row for row in broken_at_start(rows) if limits.get(row.site) != HALF]
+    if not broken:
+        return None
+    return Finding(
+        "not_finite", "serious", f"numbers are not finite before the first update, first at {broken[0].site}",
+        (Evidence("number of non-finite entries", broken[0].value, "there should be none", broken[0].site),),
+        "A weight of this sub-layer, or what enters it, is infinite or not a number; everything after it follows. "
+        "No learning rate makes this better.",
+        "Look for it: `torch.isfinite` over the parameters of this sub-layer and over the batch; make such weights anew.",
+        site=broken[0].site,
     )  # fmt: skip
 
 

@@ -20,6 +20,11 @@ def at_last(rows: Sequence[Reading], quantity: str) -> list[Reading]:
     return [row for row in own if row.step == last]
 
 
+def broken_at_start(rows: Sequence[Reading]) -> list[Reading]:
+    """Sites with entries that are not finite before the first update: no learning rate made them."""
+    return [row for row in at_first(rows, "nonfinite") if row.value > 0 and row.step <= 1]
+
+
 def at_first(rows: Sequence[Reading], quantity: str) -> list[Reading]:
     """The rows of a quantity at the first step that has it."""
     own = select(rows, quantity)

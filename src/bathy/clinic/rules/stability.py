@@ -10,7 +10,7 @@ from bathy.clinic.exams.stability import DELTA
 from bathy.clinic.findings import Evidence, Finding
 from bathy.clinic.readings import Reading, groups, mean_over, select
 from bathy.clinic.rules.precision import HALF
-from bathy.clinic.rules.rows import amplified, at_first, at_last, relative_updates, steps_of
+from bathy.clinic.rules.rows import amplified, at_first, at_last, broken_at_start, relative_updates, steps_of
 
 AMPLIFICATION = 6.0
 """Σβ²_ii of a stack at the start: Post-LN reaches it at about 9 layers, Pre-LN and Admin at no depth in use."""
@@ -73,7 +73,7 @@ def step(rows: Sequence[Reading]) -> Finding | None:
     """One step of Adam at the given learning rate that changes most of what the model computes."""
     changes = at_last(rows, "step_change")
     rate = at_last(rows, "step_lr")
-    if not changes or not rate:
+    if not changes or not rate or broken_at_start(rows):
         return None
     deepest = {stack: max(own, key=lambda row: row.layer) for (stack,), own in groups(changes, "stack")}
     worst = max(deepest.values(), key=lambda row: math.inf if math.isnan(row.value) else row.value)
@@ -111,7 +111,7 @@ def learning_rate(rows: Sequence[Reading]) -> Finding | None:
             evidence.append(Evidence("Σβ² over the sub-layers", now, reference, stack))
     evidence += _too_large(rows)
     losses = [row for row in select(rows, "loss") if row.step]
-    gone = bool(losses) and not math.isfinite(losses[-1].value)
+    gone = bool(losses) and not math.isfinite(losses[-1].value) and not broken_at_start(rows)
     if gone and not any(row.value == HALF for row in at_last(rows, "limit")):
         evidence.append(Evidence("loss", losses[-1].value, "it should be finite"))
     if not evidence:
