@@ -52,7 +52,12 @@ def test_every_config_can_be_exported_to_a_class(path: Path) -> None:
     (stack,) = config.model.stacks
     folds = SCHEMES[config.model.scheme_name(stack)].folds
     plain = {f"{stack}_scheme": "post_ln"} if folds else {}
-    wanted = {"lm_tinyshakespeare_cpu": "gpt2", "lm_stdlib_24l": "opt", "mlm_stdlib_12l": "bert"}
+    wanted = {
+        "lm_tinyshakespeare_cpu": "gpt2",
+        "lm_stdlib_24l": "opt",
+        "lm_tinyshakespeare_ladder": "opt",
+        "mlm_stdlib_12l": "bert",
+    }
     made = TransformerConfig(vocab=100, pad=-1, **config.model.model_dump() | plain)
     assert fitting(made) == wanted.get(path.stem, "qwen3")
 
