@@ -177,7 +177,8 @@ class Run:
             self._monitor = state.monitor = self._open.enter_context(self._make_monitor())
             state.monitor.load_state_dict(state.monitor_saved)
         self._note_recovery()
-        self.say(f"matrix products by {state.products}" if self.world.device.type == "cpu" else "")
+        if self.world.device.type == "cpu":
+            self.say(f"matrix products by {state.products}")
         if state.step:
             self.say(f"resuming from update {state.step}")
         return self

@@ -117,7 +117,7 @@ def plain_loop(precision: str, *sizes: int) -> Callable[[], object]:
     shape = {"n_positions": context, "n_embd": width, "n_layer": layers, "n_head": heads, "vocab_size": vocab}
     dropouts = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     with quiet(transformers):
-        made = transformers.GPT2Config(**shape, **dropouts, activation_function="gelu", loss_type="ForCausalLM")
+        made = transformers.GPT2Config(**shape, **dropouts, activation_function="gelu")
         model = transformers.GPT2LMHeadModel(made)
     optimizer = torch.optim.AdamW(model.train().parameters(), 1e-4, fused=True)
     tokens = torch.randint(vocab, (rows, context))
