@@ -4,8 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from bathy.kernels.library import library, products_by
 from bathy.kernels.packed import can_pack
-from bathy.kernels.products import Linear, library, linear, products_by
+from bathy.kernels.products import Linear, linear
 from bathy.train.flops import gemm_peak
 
 needs_onednn = pytest.mark.skipif(not can_pack(torch.float32), reason="torch has no oneDNN here")

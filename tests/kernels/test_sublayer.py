@@ -14,6 +14,8 @@ from bathy.core.residual import Residual, residuals
 
 SIZES: dict[str, Any] = {"vocab": 40, "width": 16, "ffn": 24, "heads": 4, "encoder_layers": 2, "decoder_layers": 2}
 ALL: dict[str, Any] = {"dropout": 0.2, "attention_dropout": 0.1, "activation_dropout": 0.3}
+WHOLE: dict[str, Any] = {"width": 64, "ffn": 128}
+"""Sizes of whole vectors, which compiled kernels take."""
 
 
 def model_of(scheme: str = "admin", **settings: Any) -> Transformer:
@@ -60,6 +62,9 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("post_ln", {"feed_forward": "swiglu", "positions": "rotary", "activation_dropout": 0.2, "biases": False}),
     ("pre_ln", {**ALL, "encoder_layers": 0}),
     ("admin", {**ALL, "decoder_layers": 0, "learn_first_omega": True}),
+    *((scheme, {**ALL, **WHOLE}) for scheme in ("post_ln", "pre_ln", "admin", "admin_constant", "deepnorm")),
+    ("admin", {**WHOLE, "feed_forward": "swiglu", "positions": "rotary", "encoder_layers": 0}),
+    ("pre_ln", {**WHOLE, "feed_forward": "gelu", "decoder_layers": 0, "biases": False, "dropout": 0.1}),
 ]
 
 

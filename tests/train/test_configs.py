@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from bathy import SCHEMES
 from bathy.core.transformer import PRESETS, Transformer, TransformerConfig
+from bathy.kernels.library import products_by
 from bathy.tasks import make_task, read_config
 from bathy.train import plan as module
 from bathy.train.activations import activation_bytes
@@ -72,7 +73,8 @@ def test_planned_activations_are_those_that_autograd_keeps(scheme: str) -> None:
     kept: dict[int, torch.Tensor] = {}
     tokens = torch.full((4, 32), 4)
     hook = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)  # what is looked at is not fused
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.setdefault(x.untyped_storage().data_ptr(), x), lambda x: x):
+    saved = torch.autograd.graph.saved_tensors_hooks(lambda x: kept.setdefault(x.untyped_storage().data_ptr(), x), lambda x: x)
+    with saved, products_by("mkl"):
         features = model.features(tokens, tokens)
     hook.remove()
     kept[features.untyped_storage().data_ptr()] = features

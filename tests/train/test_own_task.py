@@ -9,7 +9,7 @@ from own_task_run import CountBright, config, train
 
 from bathy.clinic import readings
 from bathy.errors import ConfigError, Diverged
-from bathy.kernels.products import products_by, usable
+from bathy.kernels.library import described, products_by, usable
 from bathy.train import divergence
 from bathy.train.checkpoint import checkpoints, newest, read_weights
 from bathy.train.log import read_log
@@ -41,7 +41,7 @@ def test_a_run_keeps_the_library_of_its_products_where_it_can(
             train(tmp_path / begun, train={"steps": 2})
         with products_by(now):
             assert train(tmp_path / begun, train={"steps": 3}).products == begun
-    assert f"matrix products by {one}" in capsys.readouterr().err
+    assert f"matrix products by {described(one)}" in capsys.readouterr().err
     monkeypatch.setattr("bathy.train.state.usable", lambda name: name == "mkl")
     assert train(tmp_path / other, train={"steps": 4}).products == "mkl"
     assert (other == one) != ("onednn took this run's products and is not on this machine" in capsys.readouterr().err)

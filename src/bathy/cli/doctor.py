@@ -45,7 +45,7 @@ def _machine() -> list[tuple[str, str]]:
 
     import torch
 
-    from bathy.kernels.products import library
+    from bathy.kernels.library import described, library
 
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     distributed = torch.distributed.is_available()
@@ -54,7 +54,7 @@ def _machine() -> list[tuple[str, str]]:
         ("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
         ("torch", f"{torch.__version__}, {torch.get_num_threads()} threads"),
         ("cores", str(os.cpu_count())),
-        ("float32 products of training on the CPU", "oneDNN" if library() == "onednn" else "torch's own choice (MKL on x86)"),
+        ("float32 products of training on the CPU", described(library())),
         ("GPUs", ", ".join(gpus) or "none: everything runs on the CPU"),
         (
             "many ranks",

@@ -17,6 +17,7 @@ from bathy.core.residual import Branch, Matrix, Projections
 from bathy.core.untouched import are, usual_rate
 from bathy.kernels import fused_attention as fused
 from bathy.kernels.attention import attention, bias_of
+from bathy.kernels.choose import own_short
 from bathy.kernels.dropout import Dropout
 from bathy.kernels.products import Linear
 from bathy.kernels.rotary import rotate
@@ -55,7 +56,7 @@ class Attention(Branch):
     def attend(self, q_bhqd: Tensor, k_bgkd: Tensor, v_bgkd: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
         """The attended values, through the output matrix and its dropout."""
         rate = self.attention_dropout.p if self.training else 0.0
-        values = attention(q_bhqd, k_bgkd, v_bgkd, mask, rate, causal, self.scale)
+        values = attention(q_bhqd, k_bgkd, v_bgkd, mask, rate, causal, self.scale, self.training)
         return self.dropout(self.out(self.inner(values.transpose(1, 2).flatten(2))))
 
     def heads_kernel(
@@ -66,8 +67,9 @@ class Attention(Branch):
         plain = are(nn.Identity, self.inner, self.q_norm, self.k_norm) and are(Linear, self.out)
         if rate is None or not plain or self.kv_width != self.inner_width:
             return None
-        bias = None if causal and not rate else bias_of(x, x.shape[1], length, mask, causal)
-        return fused.Heads(self.heads, bias, causal, rate, self.scale, turn)
+        short = own_short(x, self.inner_width // self.heads, length)
+        bias = None if causal and (short or not rate) else bias_of(x, x.shape[1], length, mask, causal)
+        return fused.Heads(self.heads, bias, causal, rate, self.scale, turn, short)
 
 
 class SelfAttention(Attention):

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from bathy.errors import ConfigError, SchemeError, unknown
+from bathy.kernels.norm import Norm as Rows
+from bathy.kernels.norm import layer_norm
 
 Norm = Callable[..., nn.Module]
 """Makes a norm for a width, with or without a `bias` where it can have one."""
@@ -18,6 +20,9 @@ class LayerNorm(nn.LayerNorm):
 
     def __init__(self, width: int, bias: bool = True) -> None:
         super().__init__(width, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return layer_norm(x, Rows(self.weight, self.bias, self.eps), self.training)
 
     def scale_(self, factor: Tensor | float) -> None:
         """Multiply what this norm gives by `factor`: γ and ν both."""

@@ -19,9 +19,10 @@ from bathy.core.norms import LayerNorm
 from bathy.core.norms import Norm as MakeNorm
 from bathy.core.untouched import are, untouched, usual_rate
 from bathy.kernels.choose import own_sublayer
+from bathy.kernels.norm import Norm
 from bathy.kernels.products import linear
-from bathy.kernels.sublayer import Around, Inner, Norm, sublayer
-from bathy.kernels.weighted import weighted
+from bathy.kernels.shortcut import weighted
+from bathy.kernels.sublayer import Around, Inner, sublayer
 
 
 class Scale(nn.Module):
@@ -260,8 +261,7 @@ class Residual(nn.Module):
         """skip · x + a, in one pass over memory."""
         if isinstance(self.skip, nn.Identity):
             return x + a
-        omega = self.skip.omega
-        return torch.add(a, x, alpha=omega) if isinstance(omega, float) else weighted(a, x, omega)
+        return weighted(a, x, self.skip.omega, self.training)
 
 
 def _norm_parts(norm: nn.Module) -> Norm | None:

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from bathy.kernels.choose import own_dropout
-from bathy.kernels.dropout import LEVELS, block_of, drawn_for, dropout, masked_
+from bathy.kernels import compiled
+from bathy.kernels.choose import own_dropout, own_rows
+from bathy.kernels.dropout import LEVELS, drawn_for, dropout, dropped_by, masked
 
 
 def activated(activation: nn.Module, x: Tensor, rate: float) -> Tensor:
@@ -23,21 +24,29 @@ class _ReluDropout(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rate: float) -> Tensor:
-        dropped = round(rate * LEVELS)
-        draws, result = drawn_for(x), torch.empty_like(x, memory_format=torch.contiguous_format)
-        lanes, block = draws.view(torch.int16)[: x.numel()], block_of(x)
-        for part, bits, out in zip(x.reshape(-1).split(block), lanes.split(block), result.view(-1).split(block), strict=True):
-            masked_(part.relu(), bits, out, dropped)
+        result = relu_dropped(x.clone(memory_format=torch.contiguous_format), drawn_for(x), rate)
         ctx.save_for_backward(result)
-        ctx.scale = LEVELS / (LEVELS - dropped)
+        ctx.rate = rate
         return result
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (result,) = ctx.saved_tensors
-        passed, block = torch.empty_like(result), block_of(result)
-        parts = grad.reshape(-1).split(block), result.view(-1).split(block), passed.view(-1).split(block)
-        for given, kept, out in zip(*parts, strict=True):
-            torch.ops.aten.threshold_backward.grad_input(given, kept, 0, grad_input=out).mul_(ctx.scale)
-        return passed, None
+        return relu_dropped_back(grad.clone(memory_format=torch.contiguous_format), result, ctx.rate), None
+
+
+def relu_dropped(x: Tensor, draws: Tensor | None, rate: float) -> Tensor:
+    """dropout(relu(x)); x, in one piece, may be overwritten."""
+    if own_rows(x):
+        return compiled.relu_mask_(x, dropped_by(draws, rate))
+    return x.relu_() if draws is None else masked(x.relu_(), draws, round(rate * LEVELS))
+
+
+def relu_dropped_back(grad: Tensor, result: Tensor, rate: float) -> Tensor:
+    """The gradient of x from that of the result; `grad`, in one piece, is overwritten."""
+    scale = LEVELS / (LEVELS - round(rate * LEVELS))
+    if own_rows(grad, result):
+        return compiled.relu_mask_back_(grad, result, scale)
+    grad = torch.ops.aten.threshold_backward.grad_input(grad, result, 0, grad_input=grad)
+    return grad.mul_(scale) if rate else grad

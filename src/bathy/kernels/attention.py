@@ -11,17 +11,23 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bathy.kernels.choose import own_attention, repeated_keys
-from bathy.kernels.dropout import dropout
+from bathy.kernels import compiled
+from bathy.kernels.choose import own_attention, own_short, repeated_keys
+from bathy.kernels.dropout import drawn_for, dropout, dropped_by
 
 
 def attention(
-    q_bhqd: Tensor, k_bgkd: Tensor, v_bgkd: Tensor, mask: Tensor | None, rate: float, causal: bool, scale: float
-) -> Tensor:
+    q_bhqd: Tensor, k_bgkd: Tensor, v_bgkd: Tensor, mask: Tensor | None, rate: float, causal: bool, scale: float,
+    training: bool = False,
+) -> Tensor:  # fmt: skip
     """The attended values, b h q d; `mask` is true where a key may be seen, `causal` lets a query see its past only.
 
     With fewer heads of keys than of queries, each serves as many successive heads of queries.
     """
+    same = q_bhqd.shape[1] == k_bgkd.shape[1]
+    if training and same and own_short(q_bhqd.transpose(1, 2), q_bhqd.shape[3], k_bgkd.shape[2]):
+        bias = None if causal else bias_of(q_bhqd, q_bhqd.shape[2], k_bgkd.shape[2], mask, causal)
+        return _ShortAttention.apply(q_bhqd, k_bgkd, v_bgkd, bias, rate, causal, scale)  # type: ignore[no-untyped-call]
     if own_attention(q_bhqd, rate):
         bias = bias_of(q_bhqd, q_bhqd.shape[2], k_bgkd.shape[2], mask, causal)
         return _Attention.apply(q_bhqd, k_bgkd, v_bgkd, bias, rate, scale)  # type: ignore[no-untyped-call]
@@ -64,6 +70,45 @@ class _Attention(torch.autograd.Function):
         attend_back(grad, mean, q, k, v, p, kept, ctx.rate, ctx.scale, dq, dk, dv)
         by_head = (len(grad_bhqd), groups, -1, q.shape[2])
         return dq.view_as(grad_bhqd), dk.view(by_head), dv.view(by_head), None, None, None
+
+
+class _ShortAttention(torch.autograd.Function):
+    """`attend_short` as a node of autograd."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q_bhqd: Tensor, k_bhkd: Tensor, v_bhkd: Tensor, bias: Tensor | None, rate: float, causal: bool, scale: float
+    ) -> Tensor:
+        qkv = [_in_rows(part) for part in (q_bhqd, k_bhkd, v_bhkd)]
+        o_rd, p, draws = attend_short(qkv, bias, causal, rate, scale)
+        ctx.save_for_backward(*qkv, o_rd, p, draws)
+        ctx.rate, ctx.scale = rate, scale
+        batch, heads, queries, width = q_bhqd.shape
+        return o_rd.view(batch, queries, heads, width).transpose(1, 2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_bhqd: Tensor) -> tuple[Tensor | None, ...]:
+        *qkv, o_rd, p, draws = ctx.saved_tensors
+        into = [torch.empty_like(part) for part in qkv]
+        grad_rd = grad_bhqd.transpose(1, 2).reshape(o_rd.shape)
+        compiled.attend_back(grad_rd, o_rd, qkv, p, dropped_by(draws, ctx.rate), ctx.scale, into)
+        return (*into, None, None, None, None)
+
+
+def _in_rows(x_bhtd: Tensor) -> Tensor:
+    """The same, with a head's numbers next to each other."""
+    return x_bhtd if x_bhtd.stride(3) == 1 else x_bhtd.contiguous()
+
+
+def attend_short(
+    qkv: list[Tensor], bias: Tensor | None, causal: bool, rate: float, scale: float
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """(o as rows, p, draws) by compiled kernels; each b h t d."""
+    batch, heads, queries, _ = qkv[0].shape
+    draws = drawn_for(qkv[0].new_empty(()).expand(batch, heads, queries, qkv[1].shape[2])) if rate else None
+    o_rd, p = compiled.attend(qkv, bias, causal, dropped_by(draws, rate), scale)
+    return o_rd, p, draws
 
 
 def attend(

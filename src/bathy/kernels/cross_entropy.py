@@ -18,6 +18,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from bathy.kernels.choose import own_rows
+from bathy.kernels.compiled import softmax_loss_
+
 ROWS = 1024
 """Most tokens a chunk: enough that W and its gradient are seldom read again, few enough that logits take little memory."""
 
@@ -79,6 +82,11 @@ class _Chunks:
         nll = spread = torch.zeros((), dtype=self.exact, device=self.x.device)
         for start in range(0, len(self.x), rows):
             y, z = target[start : start + rows, None], self._logits(start, rows)
+            if self.gradients and not self.cap and own_rows(z, y):
+                chunk_nll, chosen = softmax_loss_(z, y, self.smoothing)
+                nll, spread = nll + chunk_nll.sum(), spread + chosen.sum()
+                self._gradients(z, None, start)
+                continue
             z_y, top = z.gather(1, y), z.amax(1, keepdim=True)
             slope = 1 - (z / self.cap).square_() if self.cap else None
             spread = spread + self._spread(z, z_y)

@@ -11,7 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from bathy.kernels.choose import is_fake, own_dropout
+from bathy.kernels import compiled
+from bathy.kernels.choose import is_fake, own_dropout, own_rows
+from bathy.kernels.compiled import Dropped
+from bathy.kernels.library import with_compiled
 
 LANES, LEVELS = 4, 1 << 16
 """One 64-bit draw gives four elements 16 bits each: a rate is kept to the nearest multiple of 2^−16, and its scale is exact."""
@@ -54,6 +57,8 @@ class _Dropout(torch.autograd.Function):
 def draw(count: int) -> Tensor:
     """Random 64-bit numbers from a generator that torch's random state seeds and that is twice as fast."""
     seed = int(torch.empty((), dtype=torch.int64).random_())
+    if with_compiled():
+        return compiled.draw(seed, count)
     return torch.from_numpy(np.random.SFC64(seed).random_raw(count).view(np.int64))
 
 
@@ -69,13 +74,21 @@ def _(count: int) -> Tensor:
 
 
 def drawn_for(x: Tensor) -> Tensor:
-    """Draws for every element of x."""
-    count = -(-x.numel() // LANES)
+    """Draws for every element of x, and a few more, which compiled kernels may read and nobody uses."""
+    count = -(-x.numel() // LANES) + compiled.SPARE // LANES
     return drawn(count) if is_fake(x) else draw(count)
+
+
+def dropped_by(draws: Tensor | None, rate: float) -> Dropped | None:
+    """What a rate drops by these draws, for compiled kernels."""
+    dropped = round(rate * LEVELS)
+    return None if draws is None else Dropped(draws, dropped - LEVELS // 2, LEVELS / (LEVELS - dropped))
 
 
 def masked(x: Tensor, draws: Tensor, dropped: int) -> Tensor:
     """0 where 16 bits of `draws` fall below `dropped` of 2^16 levels, x / (1 − rate) elsewhere."""
+    if own_rows(x):
+        return compiled.mask(x, Dropped(draws, dropped - LEVELS // 2, LEVELS / (LEVELS - dropped)))
     result = torch.empty_like(x, memory_format=torch.contiguous_format)
     for part, bits, out in in_blocks(block_of(x), x.reshape(-1), draws.view(torch.int16)[: x.numel()], result.view(-1)):
         masked_(part, bits, out, dropped)

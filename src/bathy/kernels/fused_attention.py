@@ -9,10 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bathy.kernels.attention import attend, attend_back
-from bathy.kernels.products import product, product_back
+from bathy.kernels import compiled
+from bathy.kernels.attention import attend, attend_back, attend_short
+from bathy.kernels.dropout import dropped_by
+from bathy.kernels.norm import Maybe
+from bathy.kernels.products import bias_back, product, product_back, weight_back
 from bathy.kernels.rotary import turned
-from bathy.kernels.sublayer import Maybe
 
 FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 FLASH_BACK = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -28,11 +30,13 @@ class Heads:
     rate: float
     scale: float
     turn: tuple[Tensor, Tensor] | None
+    short: bool
+    """Whether compiled kernels attend."""
 
     def split(self, x_rd: Tensor, batch: int, parts: int) -> Tensor:
-        """Rows of several parts side by side as parts b h t d: one copy for batched products, a view for torch's attention."""
+        """Rows of several parts side by side as parts b h t d: one copy for batched products, else a view."""
         apart = x_rd.view(batch, len(x_rd) // batch, parts, self.count, -1).permute(2, 0, 3, 1, 4)
-        return apart.contiguous() if self.rate else apart
+        return apart.contiguous() if self.rate and not self.short else apart
 
     def join(self, x_pbhtd: Tensor) -> Tensor:
         """`split` undone."""
@@ -45,8 +49,11 @@ class Heads:
             for x in (q_bhtd, k_bhtd):
                 x.copy_(turned(x, *self.turn, sign))
 
-    def forward(self, q_bhqd: Tensor, k_bhkd: Tensor, v_bhkd: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def forward(self, q_bhqd: Tensor, k_bhkd: Tensor, v_bhkd: Tensor) -> tuple[Tensor, tuple[Maybe, ...]]:
         """The attended values as rows, and what the backward pass needs."""
+        if self.short:
+            o_rd, *saved = attend_short([q_bhqd, k_bhkd, v_bhkd], self.bias, self.causal, self.rate, self.scale)
+            return o_rd, tuple(saved)
         if not self.rate:
             o, total = FLASH(q_bhqd, k_bhkd, v_bhkd, 0.0, self.causal, attn_mask=self.bias, scale=self.scale)
             return self.join(o[None]), (total,)
@@ -59,6 +66,10 @@ class Heads:
         self, grad_rd: Tensor, o_rd: Tensor, qkv: tuple[Tensor, ...], saved: tuple[Tensor, ...], into: tuple[Tensor, ...]
     ) -> None:
         """Write the gradients of q, k and v, each b h t d."""
+        if self.short:
+            p, draws = saved
+            compiled.attend_back(grad_rd, o_rd, qkv, p, dropped_by(draws, self.rate), self.scale, into)
+            return
         grad = self.split(grad_rd, len(qkv[0]), 1)[0]
         if not self.rate:
             o = self.split(o_rd, len(qkv[0]), 1)[0]
@@ -107,8 +118,9 @@ class SelfAttention:
         self.heads.backward(product_back(dy, self.w_out), values, qkv.unbind(), tuple(rest), grads.unbind())  # type: ignore[arg-type]
         self.heads.turn_(grads[0], grads[1], -1)
         d_qkv = self.heads.join(grads)
-        own = d_qkv.T @ x, None if self.b_qkv is None else d_qkv.sum(0)
-        return product_back(d_qkv, self.w_qkv), None, *own, dy.T @ values, None if self.b_out is None else dy.sum(0)
+        own = weight_back(d_qkv, x, self.w_qkv), bias_back(d_qkv, self.b_qkv, self.w_qkv)
+        last = weight_back(dy, values, self.w_out), bias_back(dy, self.b_out, self.w_out)
+        return product_back(d_qkv, self.w_qkv), None, *own, *last
 
 
 @dataclass(slots=True)
@@ -144,7 +156,7 @@ class CrossAttention:
         grad = product_back(dy, self.w_out)
         self.heads.backward(grad, values, (q[0], *kv.unbind()), tuple(rest), (dq[0], *dkv.unbind()))  # type: ignore[arg-type]
         d_q, d_kv = self.heads.join(dq), self.heads.join(dkv)
-        own = d_q.T @ x, None if self.b_q is None else d_q.sum(0)
-        other = d_kv.T @ memory.flatten(0, 1), None if self.b_kv is None else d_kv.sum(0)
-        last = dy.T @ values, None if self.b_out is None else dy.sum(0)
+        own = weight_back(d_q, x, self.w_q), bias_back(d_q, self.b_q, self.w_q)
+        other = weight_back(d_kv, memory.flatten(0, 1), self.w_kv), bias_back(d_kv, self.b_kv, self.w_kv)
+        last = weight_back(dy, values, self.w_out), bias_back(dy, self.b_out, self.w_out)
         return product_back(d_q, self.w_q), product_back(d_kv, self.w_kv).view_as(memory), *own, *other, *last

@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bathy.kernels.activation import relu_dropped, relu_dropped_back
 from bathy.kernels.dropout import LEVELS, drawn_for, masked
-from bathy.kernels.products import product, product_back
-from bathy.kernels.sublayer import Maybe
+from bathy.kernels.norm import Maybe
+from bathy.kernels.products import bias_back, product, product_back, weight_back
 
 ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
     nn.GELU: (F.gelu, torch.ops.aten.gelu_backward),
@@ -46,11 +47,13 @@ class FeedForward:
     def forward(self, x: Tensor, memory: Maybe) -> tuple[Tensor, tuple[Maybe, ...]]:
         """W₂ · dropout(h) + b₂."""
         a = product(x, self.w1, self.b1)
-        h = a.relu_() if self.activation is nn.ReLU else self._activated(a)
+        if self.activation is nn.ReLU:
+            kept = relu_dropped(a, drawn_for(a) if self.rate else None, self.rate)
+            return product(kept, self.w2, self.b2), (kept, None, None)
+        h = self._activated(a)
         draws = drawn_for(h) if self.rate else None
         kept = h if draws is None else masked(h, draws, round(self.rate * LEVELS))
-        relu = self.activation is nn.ReLU
-        return product(kept, self.w2, self.b2), (kept, None if relu else a, None if relu else draws)
+        return product(kept, self.w2, self.b2), (kept, a, draws)
 
     def _activated(self, a: Tensor) -> Tensor:
         activation, _ = ACTIVATIONS[self.activation]
@@ -64,18 +67,12 @@ class FeedForward:
         kept, a, draws = saved
         assert kept is not None
         if a is None:
-            da = self._relu_back(dy, kept)
+            da = relu_dropped_back(product_back(dy, self.w2), kept, self.rate)
         else:
             dh = product_back(dy, self.w2)
             da = self._activated_back(dh if draws is None else masked(dh, draws, round(self.rate * LEVELS)), a)
-        d_w2, d_b2 = dy.T @ kept, None if self.b2 is None else dy.sum(0)
-        return product_back(da, self.w1), None, da.T @ x, None if self.b1 is None else da.sum(0), d_w2, d_b2
-
-    def _relu_back(self, dy: Tensor, kept: Tensor) -> Tensor:
-        """Where the result is above 0, its input was above 0 and was kept: neither input nor mask is needed."""
-        dh = product_back(dy, self.w2)
-        dh = torch.ops.aten.threshold_backward.grad_input(dh, kept, 0, grad_input=dh)
-        return dh.mul_(LEVELS / (LEVELS - round(self.rate * LEVELS))) if self.rate else dh
+        first = weight_back(da, x, self.w1), bias_back(da, self.b1, self.w1)
+        return product_back(da, self.w1), None, *first, weight_back(dy, kept, self.w2), bias_back(dy, self.b2, self.w2)
 
     def _activated_back(self, dh: Tensor, a: Tensor) -> Tensor:
         activation, back = ACTIVATIONS[self.activation]

@@ -13,23 +13,17 @@ is the one that autograd would take, in its order, so that a run that is looked 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bathy.kernels.dropout import LEVELS, drawn_for, masked
-
-Maybe = Tensor | None
-
-
-class Norm(NamedTuple):
-    """γ · (x − μ)/σ + ν."""
-
-    weight: Tensor
-    bias: Maybe
-    eps: float
+from bathy.kernels import compiled
+from bathy.kernels.choose import own_rows
+from bathy.kernels.dropout import LEVELS, drawn_for, dropped_by, masked
+from bathy.kernels.norm import Maybe, Norm, norm_rows, norm_rows_back
+from bathy.kernels.shortcut import omega_back
 
 
 @dataclass(slots=True)
@@ -74,11 +68,11 @@ class _Sublayer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, around: Around, inner: Inner, x: Tensor, memory: Maybe, *parameters: Maybe) -> Tensor:
         x_rd = x.reshape(-1, x.shape[-1])
-        h, *entered = (x_rd, None, None) if around.pre is None else _norm(around.pre, x_rd)
+        h, *entered = (x_rd, None, None) if around.pre is None else norm_rows(around.pre, x_rd)
         y, inside = inner.forward(h, memory)
         draws = drawn_for(y) if around.rate else None
         z = _added(around, x_rd, y, draws)
-        out, *left = (z, None, None) if around.post is None else _norm(around.post, z)
+        out, *left = (z, None, None) if around.post is None else norm_rows(around.post, z)
         kept_z, kept_h = None if around.post is None else z, None if around.pre is None else h
         ctx.save_for_backward(x_rd, memory, kept_h, *entered, draws, kept_z, *left, *inside, *parameters)
         ctx.around, ctx.inner, ctx.inside, ctx.shape = around, inner, len(inside), x.shape
@@ -91,29 +85,22 @@ class _Sublayer(torch.autograd.Function):
         x, memory, h, pre_mean, pre_deviation, draws, z, mean, deviation, *rest = ctx.saved_tensors
         dz, d_gamma, d_nu = grad.reshape(x.shape), None, None
         if around.post is not None:
-            dz, d_gamma, d_nu = _norm_back(around.post, dz, z, mean, deviation)
+            dz, d_gamma, d_nu = norm_rows_back(around.post, dz, z, mean, deviation)
         dy = dz if draws is None else masked(dz, draws, round(around.rate * LEVELS))
-        learned = isinstance(around.omega, Tensor)
-        d_omega = (dz * x).sum_to_size(around.omega.shape) if learned else None  # type: ignore[union-attr]
+        d_omega = omega_back(dz, x, around.omega) if isinstance(around.omega, Tensor) else None
         dh, d_memory, *inner = ctx.inner.backward(dy, x if h is None else h, memory, tuple(rest[: ctx.inside]))
         pre_gamma = pre_nu = None
         if around.pre is not None:
-            dh, pre_gamma, pre_nu = _norm_back(around.pre, dh, x, pre_mean, pre_deviation)
-        dx = dh.add_(dz if not learned and around.omega == 1.0 else dz * around.omega)
+            dh, pre_gamma, pre_nu = norm_rows_back(around.pre, dh, x, pre_mean, pre_deviation)
+        dx = dh.add_(dz if isinstance(around.omega, float) and around.omega == 1.0 else dz * around.omega)
         return None, None, dx.view(ctx.shape), d_memory, pre_gamma, pre_nu, d_omega, d_gamma, d_nu, *inner
 
 
 def _added(around: Around, x_rd: Tensor, y_rd: Tensor, draws: Maybe) -> Tensor:
     """ω · x + dropout(y)."""
-    z, omega = y_rd if draws is None else masked(y_rd, draws, round(around.rate * LEVELS)), around.omega
+    omega = around.omega
+    vector = not isinstance(omega, Tensor) or (omega.dim() == 1 and own_rows(omega))
+    if vector and own_rows(x_rd, y_rd):
+        return compiled.join(x_rd, y_rd, dropped_by(draws, around.rate), omega)
+    z = y_rd if draws is None else masked(y_rd, draws, round(around.rate * LEVELS))
     return torch.addcmul(z, x_rd, omega, out=z) if isinstance(omega, Tensor) else z.add_(x_rd, alpha=omega)
-
-
-def _norm(norm: Norm, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The norm's output, and mean and 1/deviation of each row."""
-    return torch.native_layer_norm(x, x.shape[1:], *norm)
-
-
-def _norm_back(norm: Norm, grad: Tensor, x: Tensor, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor, Maybe]:
-    wanted = [True, True, norm.bias is not None]
-    return torch.ops.aten.native_layer_norm_backward(grad, x, x.shape[1:], mean, deviation, norm.weight, norm.bias, wanted)

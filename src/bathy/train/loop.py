@@ -19,8 +19,8 @@ from bathy import console
 from bathy.clinic.monitor import Monitor
 from bathy.errors import Diverged, TrainingError
 from bathy.files import lock_folder
+from bathy.kernels.library import described, products_by
 from bathy.kernels.memory import flushed, hold_memory, needs_memory
-from bathy.kernels.products import products_by
 from bathy.train import checkpoint
 from bathy.train.averaging import compare
 from bathy.train.config import Config
@@ -178,7 +178,7 @@ class Run:
             state.monitor.load_state_dict(state.monitor_saved)
         self._note_recovery()
         if self.world.device.type == "cpu":
-            self.say(f"matrix products by {state.products}")
+            self.say(f"matrix products by {described(state.products)}")
         if state.step:
             self.say(f"resuming from update {state.step}")
         return self

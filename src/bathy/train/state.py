@@ -17,8 +17,8 @@ from bathy.admin.profile import needs_profile
 from bathy.admin.remedies import stabilise_
 from bathy.clinic.monitor import Monitor
 from bathy.errors import ModelError, TrainingError
+from bathy.kernels.library import library, usable
 from bathy.kernels.memory import needs_memory
-from bathy.kernels.products import library, usable
 from bathy.train import checkpoint
 from bathy.train.config import Config
 from bathy.train.divergence import Divergence

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from bathy.kernels.weighted import weighted
+from bathy.kernels.shortcut import weighted
 
 
 @pytest.mark.parametrize("shape", [(), (4,)])
