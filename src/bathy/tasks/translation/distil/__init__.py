@@ -26,22 +26,30 @@ from bathy.tasks.translation.search import Decode
 from bathy.tasks.translation.text import Codec
 from bathy.tasks.translation.translate import decode_settings
 
-__all__ = ["DistilConfig", "distil", "write_corpus"]
+__all__ = ["DistilConfig", "distil", "prepare_text", "write_corpus"]
 
 
 def distil(config: Any, corpus: Path, run: Path) -> None:
     """Translate, select, prepare and train: the student of `config` in `run`, its text in `corpus`."""
     from bathy.tasks import make_task
-    from bathy.tasks.translation.prepare import prepare
     from bathy.train.loop import fit
 
-    check_folder(corpus, config.data.folders[0], run)
+    check_folder(run)
+    settings = prepare_text(config, corpus)
+    fit(make_task(settings), settings, run)
+
+
+def prepare_text(config: Any, corpus: Path) -> Any:
+    """Translate, select and prepare: all that comes before training; returns the settings to train with."""
+    from bathy.tasks.translation.prepare import prepare
+
+    check_folder(corpus, config.data.folders[0])
     _check_data(config.data.folders[0], corpus)
     write_corpus(config.distil, corpus)
     text = config.prepare.model_copy(update={"raw": str(corpus), **_languages(config)})
     settings = config.model_copy(update={"prepare": text})
     prepare(settings)
-    fit(make_task(settings), settings, run)
+    return settings
 
 
 def write_corpus(config: DistilConfig, corpus: Path) -> dict[str, Any]:
