@@ -31,6 +31,7 @@ from bathy.tasks.translation.serve.metrics import Metrics
 from bathy.tasks.translation.serve.requests import (
     Refused,
     Wish,
+    content_type,
     parse_form,
     parse_json,
     parse_multipart,
@@ -82,9 +83,11 @@ class Server:
         ]
         cors = [Middleware(CORSMiddleware, allow_origins=self.config.origins, allow_methods=both, allow_headers=["*"])]
         middleware = cors if self.config.origins else []
-        return Starlette(
+        app = Starlette(
             routes=routes, lifespan=lifespan, middleware=middleware, exception_handlers={HTTPException: _plain_error}
         )
+        app.router.redirect_slashes = False  # such an answer would repeat the Host that a client claims
+        return app
 
     def guard(self, handler: Handler) -> Handler:
         """The handler with every failure turned into an answer, and counted."""
@@ -155,7 +158,7 @@ class Server:
 
     async def read(self, request: Request) -> dict[str, Any]:
         """The fields of a JSON or form-encoded body, once its size, arrival and key are right."""
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        kind = content_type(request.headers.get("content-type", ""))
         body = await self._body(request)
         if kind == "application/json":
             fields = parse_json(body)
