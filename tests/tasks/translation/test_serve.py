@@ -353,7 +353,7 @@ def test_a_connection_that_brings_no_request_is_closed() -> None:
         await send({"type": "http.response.body", "body": b"ok"})
 
     async def ask() -> list[bytes]:
-        config = Config(app, port=0, http=patient(0.3), lifespan="off", log_level="error", timeout_keep_alive=1)
+        config = Config(app, port=0, http=patient(0.3, 3), lifespan="off", log_level="error", timeout_keep_alive=1)
         server = Server(config)
         running = asyncio.create_task(server.serve())
         while not server.started:
@@ -366,11 +366,18 @@ def test_a_connection_that_brings_no_request_is_closed() -> None:
             writer.write(text.encode())
             found.append(await asyncio.wait_for(reader.read(), 20))
             writer.close()
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+        held[-1][1].write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        found.append(await asyncio.wait_for(held[-1][0].read(), 20))
+        for _, writer in held:
+            writer.close()
         server.should_exit = True
         await running
         return found
 
-    silent, slow, unfinished, old, twice = asyncio.run(ask())
+    silent, slow, unfinished, old, twice, one_too_many = asyncio.run(ask())
+    head, _, body = one_too_many.partition(b"\r\n\r\n")
+    assert b" 503 " in head and b"retry-after: 2" in head.lower() and set(json.loads(body)) == {"error"}
     assert b"408" in silent.split(b"\r\n")[0] and b"408" in slow.split(b"\r\n")[0] and json.loads(slow.split(b"\r\n\r\n")[1])
     assert unfinished.count(b"HTTP/1.1 200") == 1 == old.count(b" 200 ") and twice.count(b" 200 ") == 2
 

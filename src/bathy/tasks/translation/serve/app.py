@@ -28,6 +28,7 @@ from bathy.tasks.translation.languages import language_name
 from bathy.tasks.translation.serve.batcher import Batcher, QueueFull
 from bathy.tasks.translation.serve.engines import Engine
 from bathy.tasks.translation.serve.metrics import Metrics
+from bathy.tasks.translation.serve.protocol import SOON
 from bathy.tasks.translation.serve.requests import (
     Refused,
     Wish,
@@ -149,7 +150,7 @@ class Server:
             async with asyncio.timeout(self.config.timeout):
                 found = await batcher.translate(lines, 1 + wish.alternatives)
         except QueueFull:
-            raise Refused(503, "too many requests are waiting; try again soon", {"Retry-After": "2"}) from None
+            raise Refused(503, "too many requests are waiting; try again soon", SOON) from None
         except TimeoutError:
             raise Refused(504, f"the translation took longer than {self.config.timeout:g} seconds; send less text") from None
         self.metrics.sentences += len(lines)
