@@ -470,6 +470,7 @@ def test_what_is_no_language_is_not_translated() -> None:
         assert any(piece.translate for piece in pieces) is not kept
         if kept:
             assert "".join(piece.text for piece in pieces) == text
+    assert [piece.text for piece in split_html("Ja</>Nein</ p>Nie") if piece.translate] == ["Ja", "Nein", "Nie"]
     named = [piece.text for piece in split_html("<p translate=no>Hallo <b>du</b></p><p>Ja<br>Nein</p>") if piece.translate]
     assert named == ["Ja", "Nein"]
 

@@ -16,7 +16,7 @@ BREAKS = re.compile(r"([\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+)")
 SENTENCE = re.compile(r"(?<=[.!?…])(?<!\b\w\.)(?<!\b\w\w\.)[\"'»“”’)\]]*(\s+)(?=[\"'«„“‘(\[]?[A-ZÀ-ÖØ-Þ\d])")
 """Space after a sentence's end: not after words of one or two letters (z. B., Dr.), and only before a capital or a digit."""
 MARKUP = re.compile(
-    r"<!--.*?(?:-->|\Z)|<[!?][^>]*(?:>|\Z)"
+    r"<!--.*?(?:-->|\Z)|<(?:[!?]|/(?![a-zA-Z]))[^>]*(?:>|\Z)"
     r"""|<(?P<end>/?)(?P<name>[a-zA-Z][^\s/>]*+)(?P<rest>(?:=\s*+(?:"[^"]*(?:"|\Z)|'[^']*(?:'|\Z))|[^>])*+)(?:>|\Z)""",
     re.S,
 )
