@@ -1,14 +1,15 @@
 """A distilled student beside the same student without distillation and their teacher: quality with three seeds, and speed.
 
 The configs are configs/multi30k_teacher.toml and multi30k_student.toml; what is not trained yet is trained, and finished runs
-of these configs are taken as they are, so a comparison that was stopped resumes. Translations of the test set are scored once
-with all systems; nothing is chosen by them.
+of these configs are taken as they are, so a comparison that was stopped resumes; Ctrl-C reports the seeds that have ended.
+Nothing is chosen by the test set.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 
 from bathy import console
+from bathy.errors import DataError
 from bathy.files import read_json
 from bathy.lab.bench.data import CACHE, raw_text
 from bathy.lab.bench.distil.speed import compare_speed
@@ -50,7 +52,12 @@ def run(data: Path | None, quick: bool) -> dict[str, Any]:
     toy: dict[str, object] = {} if data else {"prepare.source": "de", "prepare.target": "en"}
     changes = {**toy, **(QUICK if quick else {})}
     place = Path() if data and not quick else CACHE / f"distil-{raw.name}{'-quick' if quick else ''}"
-    trained = train_all(CONFIGS, raw, place, SEEDS[:2] if quick else SEEDS, changes)
+    trained: dict[str, Trained] = {}
+    with suppress(KeyboardInterrupt):
+        for some in train_all(CONFIGS, raw, place, SEEDS[:2] if quick else SEEDS, changes):
+            trained |= some
+    if len(trained) < 3:
+        raise KeyboardInterrupt  # nothing to compare yet
     result = {**describe(trained, place), **measure(trained, 2 if quick else ROUNDS)}
     result["expected"] = judge(result)
     show(result)
@@ -72,7 +79,8 @@ def measure(trained: Mapping[str, Trained], rounds: int) -> dict[str, Any]:
     teacher, student = trained["teacher"], trained[f"distilled {SEEDS[0]}"]
     text = teacher.config.prepare
     found = splits(Path(text.raw), text.source, text.target)
-    split = next(name for name in TESTS if name in found)
+    if not (split := next((name for name in TESTS if name in found), "")):
+        raise DataError(f"{text.raw} has no split {' or '.join(TESTS)} to score")
     source, reference = map(read_texts, found[split])
     systems = {name: one.translations(split) for name, one in trained.items()}
     with tempfile.TemporaryDirectory() as scratch:
@@ -99,9 +107,9 @@ def quality(systems: Mapping[str, Sequence[str]], reference: Sequence[str], lang
     return {"scores": as_rows(scores), "pairs": tests, "means": means}
 
 
-def _mean(scores: Sequence[Score], kind: str, metric: str) -> dict[str, float]:
+def _mean(scores: Sequence[Score], kind: str, metric: str) -> dict[str, float | None]:
     values = [row.score for row in scores if row.system.startswith(f"{kind} ") and row.metric == metric]
-    return {"mean": mean(values), "deviation": stdev(values)}
+    return {"mean": mean(values), "deviation": stdev(values) if len(values) > 1 else None}
 
 
 def judge(result: Mapping[str, Any]) -> dict[str, bool]:

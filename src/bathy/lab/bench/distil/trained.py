@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,21 +35,20 @@ class Trained:
 
 def train_all(
     configs: Mapping[str, Path], raw: Path, place: Path, seeds: Sequence[int], changes: Mapping[str, object]
-) -> dict[str, Trained]:
-    """The teacher, and for each seed the student without and with distillation; folders lie in `place`."""
+) -> Iterator[dict[str, Trained]]:
+    """The teacher; then, for each seed, the student without and with distillation. Folders lie in `place`."""
     configured = partial(_configured, configs, place)
     teacher = configured("teacher", "multi30k_teacher", {**changes, "prepare.raw": str(raw)})
     prepare(teacher)
-    found = {"teacher": Trained(train_if_needed(teacher), teacher)}
+    yield {"teacher": Trained(train_if_needed(teacher), teacher)}
     of_teacher = {"distil.teacher": [teacher.train.run], "distil.raw": str(raw)}
     for seed in seeds:
         own = {**changes, "train.seed": seed}
         plain = configured("student", f"plain_{seed}", {**own, "data.path": teacher.data.path})
-        found[f"plain {seed}"] = Trained(train_if_needed(plain), plain)
+        without = Trained(train_if_needed(plain), plain)
         student = configured("student", f"distilled_{seed}", {**own, **of_teacher})
         student = prepare_text(student, place / CORPUS)
-        found[f"distilled {seed}"] = Trained(train_if_needed(student), student)
-    return found
+        yield {f"plain {seed}": without, f"distilled {seed}": Trained(train_if_needed(student), student)}
 
 
 def _configured(configs: Mapping[str, Path], place: Path, role: str, name: str, changes: Mapping[str, object]) -> Any:
