@@ -391,6 +391,8 @@ def test_an_exported_folder_is_served_with_its_settings_and_a_batch_changes_noth
     monkeypatch.setattr(engines, "GRAIN", 4)  # so that these lines have different limits
     engine: Any = engines.open_engine(tmp_path / "exported", 64, 1)
     assert (engine.decode, engine.longest) == (decode, Translator.load([model], decode).longest)
+    with pytest.raises(ConfigError, match="--precision"):
+        engines.open_engine(tmp_path / "exported", 64, 1, precision="float32")
     lines = [*LINES, "", *LINES[::-1]]
     assert engine.translate(lines, 2) == [engine.translate([line], 2)[0] for line in lines]
 
@@ -403,6 +405,10 @@ def test_beyond_loopback_needs_keys() -> None:
     for host in ("127.0.0.1", "::1", "localhost"):
         ServeConfig(host=host)
     assert KEY not in repr(ServeConfig(keys=(KEY,)))
+    for origin in ("", "example.org", "https://example.org/", "https://a/b", "null", "**"):
+        with pytest.raises(ConfigError, match="an origin is"):
+            ServeConfig(origins=(origin,))
+    ServeConfig(origins=("*", "http://localhost:8000", "https://example.org"))
 
 
 @given(st.text(alphabet="ab .!?\n\r\t\v\f\x1c\x85\u2028Ä<>&;\"'z1…", max_size=60))
