@@ -81,8 +81,42 @@ def prepare_rows() -> list[str]:
     ]
 
 
+def interval(found: dict[str, float]) -> str:
+    return f"{found['median']:.2f} [{found['low']:.2f}, {found['high']:.2f}]"
+
+
+def serve_rows() -> list[str]:
+    """Throughput and the table of latencies."""
+    found = bench("serve")
+    latency = [
+        f"| {clients} | {row['requests']} | {row['p50']:,.0f} ms | {row['p99']:,.0f} ms | {row['wrong']} |"
+        for clients, row in found["latency"].items()
+    ]
+    return [*latency, interval(found["throughput"]), interval(found["CPU"])]
+
+
+def distil_rows() -> list[str]:
+    """The tables of quality, expectations and speed."""
+    found = bench("distil")
+    one = {(row["system"], row["metric"]): f"{row['score']:.1f} ± {row['half_width']:.1f}" for row in found["scores"]}
+    names = {"teacher": "teacher, 12-6", "int8": "distilled, first seed, CTranslate2 int8"}
+    quality = [f"| {text} | {one[name, 'bleu']} | {one[name, 'chrf']} |" for name, text in names.items()]
+    for kind, text in (("plain", "student, 6-2, without distillation"), ("distilled", "student, 6-2, distilled")):
+        bleu, chrf = (found["means"][kind][metric] for metric in ("bleu", "chrf"))
+        both = (f"{value['mean']:.1f} ± {value['deviation']:.1f}" for value in (bleu, chrf))
+        quality.append(f"| {text} | {' | '.join(both)} |")
+    expected = [f"| {what} | {'yes' if true else 'no'} |" for what, true in found["expected"].items()]
+    speed = [
+        f"| {case} | "
+        + " | ".join(f"{row['ms per sentence']:.1f} ms, {interval(row['times as fast'])}" for row in rows.values())
+        for case, rows in found["speed"].items()
+    ]
+    return [*quality, *expected, *speed]
+
+
 @pytest.mark.parametrize(
-    ("page", "rows"), [("training.md", train_rows), ("training.md", depth_rows), ("data.md", prepare_rows)]
+    ("page", "rows"),
+    [("training.md", train_rows), ("training.md", depth_rows), ("data.md", prepare_rows), ("serve.md", serve_rows)],
 )
 def test_the_benchmarks_in_the_docs_are_the_committed_numbers(page: str, rows: Callable[[], list[str]]) -> None:
     text = (PAGE.parent / page).read_text(encoding="utf-8")
