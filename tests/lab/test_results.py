@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +121,7 @@ def distil_section() -> str:
 def quality_rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
     """Teacher, students and the int8 student with BLEU and chrF."""
     one = {(row["system"], row["metric"]): f"{row['score']:.1f} ± {row['half_width']:.1f}" for row in found["scores"]}
-    rows = [("teacher, 12-6", one["teacher", "bleu"], one["teacher", "chrf"])]
+    rows: list[tuple[str, ...]] = [("teacher, 12-6", one["teacher", "bleu"], one["teacher", "chrf"])]
     for kind, text in (("plain", "student, 6-2, without distillation"), ("distilled", "student, 6-2, distilled")):
         values = [found["means"][kind][metric] for metric in ("bleu", "chrf")]
         spread = ["" if value["deviation"] is None else f" ± {value['deviation']:.1f}" for value in values]
@@ -141,7 +141,7 @@ def quality_notes(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in (head, ("---",) * len(head), *rows)]
 
 
