@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from bathy import SCHEMES, TransformerConfig
 from bathy.cli import app
-from bathy.lab.bench import BENCHES, data, interleaved, load, purpose, ratio
+from bathy.lab.bench import BENCHES, data, distil, interleaved, load, purpose, ratio
 from bathy.lab.bench.apart import Apart
 from bathy.lab.bench.copying import Trial
 from bathy.lab.bench.language.study import BASE, Study, Trained, at_best, summary
@@ -34,6 +34,7 @@ def small_study() -> Study:
     return Study("small", {"one layer": {}, "two layers": {"model.decoder_layers": 2}}, (1e-3, 2e-3), {**BASE, **small})
 
 
+CONFIGS = Path(__file__).parents[2] / "configs"
 SMALL: dict[str, Any] = {"encoder_layers": 2, "decoder_layers": 2, "width": 16, "ffn": 16, "heads": 2}
 MINIATURES: dict[str, dict[str, Any]] = {
     "admin": {"SIZES": {"2L-2L": SMALL}, "VOCAB": 50, "TOKENS": 64},
@@ -49,7 +50,7 @@ MINIATURES: dict[str, dict[str, Any]] = {
     "lm": {"FORMATS": ("float32",)},
     "translate": {"MODELS": {"2L-2L": TransformerConfig(vocab=1000, **SMALL)}, "BATCHES": {1: 2, 5: 2}, "LENGTH": 5},
     "serve": {"SHAPE": SMALL, "VOCAB": 300, "LENGTH": 5, "CLIENTS": {1: 3, 16: 20}},
-    "distil": {"SHAPES": dict.fromkeys(("teacher", "student"), TransformerConfig(vocab=4000, **SMALL)), "BATCHES": (1,)},
+    "distil": {"CONFIGS": {role: CONFIGS / f"multi30k_{role}.toml" for role in ("teacher", "student")}},
     "depth": {"LAYERS": 1, "WIDTH": 16, "VOCAB": 300, "QUICK_STEPS": 4, "LOG": 2},
     "train": {
         "SETTINGS": {"model.encoder_layers": 1, "model.width": 16, "model.heads": 2, "model.ffn": 16, "train.tokens": 128},
@@ -133,3 +134,26 @@ def test_every_benchmark_is_listed_with_its_purpose(name: str) -> None:
 def test_the_list_is_shown() -> None:
     shown = CliRunner().invoke(app, ["bench", "--list"]).output
     assert all(name in shown for name in BENCHES)
+
+
+def test_a_student_is_judged_by_what_was_expected_of_it() -> None:
+    reference = ["ein Hund läuft im Garten", "zwei Kinder spielen Ball", "eine Frau liest ein Buch"]
+    worse, worst = [line.replace("ein", "kein") for line in reference], ["nichts davon"] * 3
+    systems = {"teacher": reference, "plain 1": worst, "plain 2": worse, "distilled 1111": reference, "distilled 2": worse}
+    systems |= {"distilled 1": reference, "int8": worse}
+    found = distil.quality(systems, reference, "de")
+    chrf = {row["system"]: row["score"] for row in found["scores"] if row["metric"] == "chrf"}
+    assert chrf["teacher"] == 100 and found["means"]["plain"]["chrf"]["mean"] == pytest.approx(
+        (chrf["plain 1"] + chrf["plain 2"]) / 2
+    )
+    assert {(row["first"], row["second"]) for row in found["pairs"]} == {
+        ("plain 1", "distilled 1"), ("plain 2", "distilled 2"), ("distilled 1111", "int8"),
+    }  # fmt: skip
+
+    def verdict(plain: float, distilled: float, *faster: float) -> list[bool]:
+        means = {kind: {"chrf": {"mean": mean}} for kind, mean in (("plain", plain), ("distilled", distilled))}
+        speed = {str(i): {"student": {"times as fast": {"median": times}}} for i, times in enumerate(faster)}
+        return list(distil.judge({"scores": found["scores"], "means": means, "speed": speed}).values())
+
+    assert verdict(98.0, 99.0, 2.0, 3.0) == [True, True, True]
+    assert verdict(98.9, 98.9, 2.0, 1.9) == [False, False, False]

@@ -1,7 +1,8 @@
 """The published results: page, verdicts and numbers say the same."""
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,80 @@ def prepare_rows() -> list[str]:
     ]
 
 
+def interval(found: dict[str, float]) -> str:
+    return f"{found['median']:.2f} [{found['low']:.2f}, {found['high']:.2f}]"
+
+
+def serve_rows() -> list[str]:
+    """Throughput and the table of latencies."""
+    found = bench("serve")
+    latency = [
+        f"| {clients} | {row['requests']} | {row['p50']:,.0f} ms | {row['p99']:,.0f} ms | {row['wrong']} |"
+        for clients, row in found["latency"].items()
+    ]
+    return [*latency, interval(found["throughput"]), interval(found["CPU"])]
+
+
+def distil_section() -> str:
+    """What the page on distilling says of Multi30k."""
+    found = bench("distil")
+    ways = ("teacher", "student", "student, int8", "student, times as fast", "int8, times as fast")
+    speed = [
+        (f"{case.removeprefix('batch ')} at a time", *(f"{row['ms per sentence']:.1f} ms" for row in rows.values()),
+         *(interval(row["times as fast"]) for row in list(rows.values())[1:]))
+        for case, rows in found.get("speed", found).items()
+    ]  # fmt: skip
+    parts = [table(("CPU time per sentence", *ways), speed)]
+    if "scores" in found:
+        expected = [(what, "yes" if true else "no") for what, true in found["expected"].items()]
+        parts = [table(("expected before the runs", "came true"), expected), *parts]
+        parts = [table(("", "BLEU", "chrF"), quality_rows(found)), quality_notes(found), *parts]
+    else:
+        parts = [
+            ["**The runs have not ended yet.** The speed of the shapes, random weights and translations of 20 tokens:"],
+            *parts,
+        ]
+    return "\n\n".join("\n".join(part) for part in parts)
+
+
+def quality_rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Teacher, students and the int8 student with BLEU and chrF."""
+    one = {(row["system"], row["metric"]): f"{row['score']:.1f} ± {row['half_width']:.1f}" for row in found["scores"]}
+    rows: list[tuple[str, ...]] = [("teacher, 12-6", one["teacher", "bleu"], one["teacher", "chrf"])]
+    for kind, text in (("plain", "student, 6-2, without distillation"), ("distilled", "student, 6-2, distilled")):
+        values = [found["means"][kind][metric] for metric in ("bleu", "chrf")]
+        spread = ["" if value["deviation"] is None else f" ± {value['deviation']:.1f}" for value in values]
+        rows.append((text, *(f"{value['mean']:.1f}{more}" for value, more in zip(values, spread, strict=True))))
+    return [*rows, ("distilled, first seed, CTranslate2 int8", one["int8", "bleu"], one["int8", "chrf"])]
+
+
+def quality_notes(found: dict[str, Any]) -> list[str]:
+    """What the numbers rest on, and the paired tests."""
+    seeds = [row["second"].removeprefix("distilled ") for row in found["pairs"] if row["metric"] == "chrf"][:-1]
+    chances = [f"{row['p']:.3f}" for row in found["pairs"] if row["metric"] == "chrf"]
+    return [
+        f"{found['split']}, {found['sentences']} sentences. Students: mean and standard deviation over the seeds",
+        f"{', '.join(seeds)};",
+        "the others: one model, and the half width of its 95 % interval by bootstrap. p of the difference in chrF by paired",
+        f"bootstrap: distilled against not, seed by seed, {', '.join(chances[:-1])}; int8 against float32 {chances[-1]}.",
+    ]
+
+
+def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
+    return [f"| {' | '.join(cells)} |" for cells in (head, ("---",) * len(head), *rows)]
+
+
+DISTIL = PAGE.with_name("distil.md")
+FROM_FILE = re.compile(r"(?<=<!-- from results/bench_distil.json -->\n).*?(?=\n<!-- end -->)", re.S)
+
+
+def test_the_page_on_distilling_follows_from_its_file() -> None:
+    assert FROM_FILE.findall(DISTIL.read_text(encoding="utf-8")) == [distil_section()], f"{DISTIL.name} {AGAIN}"
+
+
 @pytest.mark.parametrize(
-    ("page", "rows"), [("training.md", train_rows), ("training.md", depth_rows), ("data.md", prepare_rows)]
+    ("page", "rows"),
+    [("training.md", train_rows), ("training.md", depth_rows), ("data.md", prepare_rows), ("serve.md", serve_rows)],
 )
 def test_the_benchmarks_in_the_docs_are_the_committed_numbers(page: str, rows: Callable[[], list[str]]) -> None:
     text = (PAGE.parent / page).read_text(encoding="utf-8")
@@ -93,3 +166,4 @@ if __name__ == "__main__":
     for folder in FOLDERS:
         write_json(folder / "verdicts.json", verdicts(folder))
     write_text(PAGE, refreshed(PAGE))
+    write_text(DISTIL, FROM_FILE.sub(lambda _: distil_section(), DISTIL.read_text(encoding="utf-8")))

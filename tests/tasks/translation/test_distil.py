@@ -152,3 +152,24 @@ def test_what_is_missing_or_does_not_belong_together_is_one_line(teacher: Path, 
     (uneven / "train.en").write_text("yes\n")
     with pytest.raises(DataError, match=r"2 lines, .* 1;"):
         write_corpus(settings(teacher, uneven), tmp_path / "text")
+
+
+def test_text_of_others_is_never_replaced(teacher: Path, raw: Path, tmp_path: Path) -> None:
+    before = texts(raw)
+    (tmp_path / "raw").symlink_to(raw)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/train.de").write_text("Ja\n")
+    for folder in (raw, tmp_path / "raw", tmp_path / "mine"):
+        with pytest.raises(ConfigError, match="--corpus"):
+            write_corpus(settings(teacher, raw), folder)
+    assert texts(raw) == before and (tmp_path / "mine/train.de").read_text() == "Ja\n"
+
+
+def test_a_line_that_the_teacher_reads_in_part_is_dropped(teacher: Path, tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    for language in ("de", "en"):
+        (tmp_path / f"raw/train.{language}").write_text(
+            "Der Hund schläft.\n" + "Der Hund schläft. " * 40 + "\n", encoding="utf-8"
+        )
+    written = write_corpus(settings(teacher, tmp_path / "raw"), tmp_path / "text")
+    assert written["dropped"] == {"longer than the teacher reads": 1} and written["splits"]["train"]["lines"] == 1

@@ -146,6 +146,12 @@ def test_what_cannot_be_learned_is_said(message: str, toy_raw: Path, tmp_path: P
         prepare(settings_of(toy_raw, tmp_path / "d", **BAD[message]))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("symbols", [("",), ("<x>", "<x>"), ("<pad>",), ("a b",), ("a\nb",), ("x ",)])
+def test_a_symbol_that_cannot_be_one_piece_is_refused(symbols: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match=r"prepare\.symbols is"):
+        PrepareConfig(tokeniser="sentencepiece", symbols=symbols)
+
+
 def test_its_settings_without_it_are_refused() -> None:
     for setting in ({"byte_fallback": True}, {"symbols": ("<x>",)}, {"model_type": "bpe"}):
         with pytest.raises(ConfigError, match="are SentencePiece's"):

@@ -103,6 +103,8 @@ def test_lists_forms_paragraphs_and_html_keep_their_shape(address: str, expected
     assert post(url, {"q": f"{LINES[0]}  {LINES[2]}\n\n {LINES[3]}", **pair})[1]["translatedText"] == (
         f"{expected[LINES[0]]}  {expected[LINES[2]]}\n\n {expected[LINES[3]]}"
     )
+    several = multipart(*(("q", line.encode()) for line in LINES), ("source", b"de"), ("target", b"en"))
+    assert post(url, several, "multipart/form-data; boundary=x; charset=UTF-8")[1]["translatedText"] == list(expected.values())
     form = urllib.parse.urlencode({"q": LINES[0], "source": "auto", "target": "en"}).encode()
     answer = post(url, form, "application/x-www-form-urlencoded")[1]
     assert answer["translatedText"] == expected[LINES[0]] and answer["detectedLanguage"]["language"] == "de"
@@ -131,6 +133,15 @@ NOT_A_NAME: list[Any] = [1, None, [], "xx"]
 NOT_A_COUNT: list[Any] = [-1, 1.5, "a", True, 10**30, []]
 
 PAIR = {"source": "de", "target": "en"}
+
+
+def multipart(*fields: tuple[str, bytes]) -> bytes:
+    parts = [
+        b'--x\r\nContent-Disposition: form-data; name="%s"\r\n\r\n%s\r\n' % (name.encode(), value) for name, value in fields
+    ]
+    return b"".join(parts) + b"--x--\r\n"
+
+
 BAD: list[tuple[bytes | dict[str, Any], str]] = [
     (b"{", "application/json"),
     (b"[1]", "application/json"),
@@ -149,6 +160,18 @@ BAD: list[tuple[bytes | dict[str, Any], str]] = [
     (b"--x\r\nnothing", "multipart/form-data; boundary=x"),
     (b"--x", "multipart/form-data"),
     (b"<q/>", "text/xml"),
+    ({"q": "Ja", "source": "de", "target": "en"}, "application/json; charset=utf-16"),
+    (b"q=Ja&source=de&target=en", 'application/x-www-form-urlencoded; a=b; charset="latin-1"'),
+    *(
+        (multipart(("q", q), ("source", b"de"), ("target", b"en")), f"multipart/form-data; boundary=x{charset}")
+        for q, charset in (
+            (b"\xff", ""),
+            (b"\xe4", "; charset=latin-1"),
+            (b"J\0a\0", "; charset=utf-16"),
+            (b"\xed\xa0\x80", ""),
+        )
+    ),
+    (multipart(("q", b"Ja"), ("source", b"de"), ("target", b"en"), ("q", b"Nein"))[:-8], "multipart/form-data; boundary=x"),
     *(({"q": q, **PAIR}, "application/json") for q in QUESTIONS),
     *(({"q": "x", **PAIR, name: value}, "application/json") for name in ("source", "target", "format") for value in NOT_A_NAME),
     *(({"q": "x", **PAIR, "alternatives": value}, "application/json") for value in NOT_A_COUNT),
@@ -199,7 +222,7 @@ def test_health_metrics_and_the_rest_of_the_paths(address: str) -> None:
     assert 'bathy_requests_total{path="/health",status="200"}' in text
     buckets = [int(line.split()[1]) for line in text.splitlines() if line.startswith("bathy_translate_seconds_bucket")]
     assert buckets == sorted(buckets) and f"bathy_translate_seconds_count {buckets[-1]}" in text
-    for path, status in (("nothing", 404), ("translate", 405)):
+    for path, status in (("nothing", 404), ("translate", 405), ("health/", 404), ("/health", 404)):
         with pytest.raises(urllib.error.HTTPError) as error:
             read(path)
         assert error.value.code == status and json.loads(error.value.read())["error"]
@@ -330,7 +353,7 @@ def test_a_connection_that_brings_no_request_is_closed() -> None:
         await send({"type": "http.response.body", "body": b"ok"})
 
     async def ask() -> list[bytes]:
-        config = Config(app, port=0, http=patient(0.3), lifespan="off", log_level="error", timeout_keep_alive=1)
+        config = Config(app, port=0, http=patient(0.3, 3), lifespan="off", log_level="error", timeout_keep_alive=1)
         server = Server(config)
         running = asyncio.create_task(server.serve())
         while not server.started:
@@ -343,11 +366,18 @@ def test_a_connection_that_brings_no_request_is_closed() -> None:
             writer.write(text.encode())
             found.append(await asyncio.wait_for(reader.read(), 20))
             writer.close()
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+        held[-1][1].write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        found.append(await asyncio.wait_for(held[-1][0].read(), 20))
+        for _, writer in held:
+            writer.close()
         server.should_exit = True
         await running
         return found
 
-    silent, slow, unfinished, old, twice = asyncio.run(ask())
+    silent, slow, unfinished, old, twice, one_too_many = asyncio.run(ask())
+    head, _, body = one_too_many.partition(b"\r\n\r\n")
+    assert b" 503 " in head and b"retry-after: 2" in head.lower() and set(json.loads(body)) == {"error"}
     assert b"408" in silent.split(b"\r\n")[0] and b"408" in slow.split(b"\r\n")[0] and json.loads(slow.split(b"\r\n\r\n")[1])
     assert unfinished.count(b"HTTP/1.1 200") == 1 == old.count(b" 200 ") and twice.count(b" 200 ") == 2
 
@@ -361,6 +391,8 @@ def test_an_exported_folder_is_served_with_its_settings_and_a_batch_changes_noth
     monkeypatch.setattr(engines, "GRAIN", 4)  # so that these lines have different limits
     engine: Any = engines.open_engine(tmp_path / "exported", 64, 1)
     assert (engine.decode, engine.longest) == (decode, Translator.load([model], decode).longest)
+    with pytest.raises(ConfigError, match="--precision"):
+        engines.open_engine(tmp_path / "exported", 64, 1, precision="float32")
     lines = [*LINES, "", *LINES[::-1]]
     assert engine.translate(lines, 2) == [engine.translate([line], 2)[0] for line in lines]
 
@@ -373,13 +405,18 @@ def test_beyond_loopback_needs_keys() -> None:
     for host in ("127.0.0.1", "::1", "localhost"):
         ServeConfig(host=host)
     assert KEY not in repr(ServeConfig(keys=(KEY,)))
+    for origin in ("", "example.org", "https://example.org/", "https://a/b", "null", "**"):
+        with pytest.raises(ConfigError, match="an origin is"):
+            ServeConfig(origins=(origin,))
+    ServeConfig(origins=("*", "http://localhost:8000", "https://example.org"))
 
 
-@given(st.text(alphabet="ab .!?\n\r\tÄ<>&;\"'z1…", max_size=60))
+@given(st.text(alphabet="ab .!?\n\r\t\v\f\x1c\x85\u2028Ä<>&;\"'z1…", max_size=60))
 def test_a_text_is_its_pieces(text: str) -> None:
     for split in (split_text, split_html):
         pieces = split(text)
         assert all(piece.text.strip() == piece.text and piece.text for piece in pieces if piece.translate)
+        assert all(piece.text.splitlines() == [piece.text] for piece in pieces if piece.translate)
     pieces = split_text(text)
     assert join(pieces, [piece.text for piece in pieces if piece.translate]) == text
 
@@ -399,15 +436,38 @@ def test_tags_and_comments_stay_byte_for_byte(markup: str) -> None:
     assert html.unescape(again) == html.unescape(markup)
 
 
-HOSTILE = [" ", "\n", "<", "<a ", "<!--", "</", "&", "<![", "<?", ".", '."', "<svg>", "<a b='", "= ", "<script></b>"]
+HOSTILE = [
+    " ",
+    "\n",
+    "<",
+    "<a ",
+    "<!--",
+    "</",
+    "&",
+    "<![",
+    "<?",
+    ".",
+    '."',
+    "<svg>",
+    "<a b='",
+    "= ",
+    "<script></b>",
+    "</i>",
+    "&#9",
+]
 
 
 @pytest.mark.parametrize("part", HOSTILE)
 def test_splitting_is_linear_in_the_text(part: str) -> None:
     """A quadratic scan of so much text does not come back in time."""
-    for text in (part * 40_000, f"a{part * 40_000}b"):
+    for text in (part * 40_000, f"a{part * 40_000}b", f"<pre>{'<b>' * 40_000}{part * 40_000}"):
         assert sum(len(piece.text) for piece in split_text(text)) == len(text)
         split_html(text)
+
+
+def test_a_characters_number_may_have_any_length() -> None:
+    for number, character in (("9" * 5000, "\ufffd"), ("0" * 5000 + "65", "A"), ("1114112", "\ufffd"), ("128512", "😀")):
+        assert [piece.text for piece in split_html(f"Ein &#{number}; Hund") if piece.translate] == [f"Ein {character} Hund"]
 
 
 def test_what_is_no_language_is_not_translated() -> None:
@@ -416,6 +476,7 @@ def test_what_is_no_language_is_not_translated() -> None:
         assert any(piece.translate for piece in pieces) is not kept
         if kept:
             assert "".join(piece.text for piece in pieces) == text
+    assert [piece.text for piece in split_html("Ja</>Nein</ p>Nie") if piece.translate] == ["Ja", "Nein", "Nie"]
     named = [piece.text for piece in split_html("<p translate=no>Hallo <b>du</b></p><p>Ja<br>Nein</p>") if piece.translate]
     assert named == ["Ja", "Nein"]
 

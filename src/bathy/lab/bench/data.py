@@ -18,15 +18,22 @@ PAIRS = 20_000
 """Sentence pairs of the toy corpus."""
 
 
+def raw_text(data: Path | None) -> Path:
+    """The folder of parallel text that was given; without one the toy corpus, said so."""
+    if data is not None:
+        return data
+    console.out.print("no --data given: the toy corpus is used")
+    toy = CACHE / "toy-text"
+    if not toy.exists():
+        write_toy(toy, size=PAIRS, seed=1)
+    return toy
+
+
 def prepare_data(data: Path | None, vocab: int) -> Path:
-    """The German–English corpus in folder `data`, with joint BPE of `vocab` entries; without it the toy corpus, said so."""
-    if data is None:
-        console.out.print("no --data given: the toy corpus is used")
-        data = CACHE / "toy-text"
-        if not data.exists():
-            write_toy(data, size=PAIRS, seed=1)
-    folder = CACHE / f"{data.name}-{vocab}"
-    prepare(Config(data=DataConfig(path=str(folder), vocab=vocab), prepare=PrepareConfig(raw=str(data))))
+    """The German–English corpus in folder `data`, or the toy corpus, with joint BPE of `vocab` entries."""
+    raw = raw_text(data)
+    folder = CACHE / f"{raw.name}-{vocab}"
+    prepare(Config(data=DataConfig(path=str(folder), vocab=vocab), prepare=PrepareConfig(raw=str(raw))))
     return folder
 
 

@@ -78,7 +78,8 @@ def write_model(folder: Path, data: Path, count: int) -> list[str]:
     model = Transformer(TransformerConfig(vocab=codec.vocab, **SHAPE)).eval()
     with torch.no_grad():
         for layer in model.get_submodule("decoder").layers:  # type: ignore[union-attr]
-            layer.get_parameter("cross_attention.f.out.weight").mul_(30)  # each source has a translation of its own
+            for part in ("q", "out"):  # each source has a translation of its own
+                layer.get_parameter(f"cross_attention.f.{part}.weight").mul_(30)
     folder.mkdir()
     save_model(model, folder, decode=decode().model_dump())
     codec.save(folder)

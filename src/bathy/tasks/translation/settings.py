@@ -130,8 +130,11 @@ class PrepareConfig(EncodeConfig, LearnConfig, CleanConfig, section="prepare"):
             raise ValueError(
                 "prepare.model_type, byte_fallback and symbols are SentencePiece's; set prepare.tokeniser = 'sentencepiece'"
             )
-        if "" in self.symbols or len(set(self.symbols)) < len(self.symbols) or set(self.symbols) & {*SPECIALS}:
-            raise ValueError(f"prepare.symbols is {self.symbols!r}; each must be a text of its own, and no special token")
+        words = {symbol for symbol in self.symbols if symbol.split() == [symbol]}  # a space would never be inside a piece
+        if len(words - {*SPECIALS}) < len(self.symbols):
+            raise ValueError(
+                f"prepare.symbols is {self.symbols!r}; each must be a text of its own without spaces, and no special token"
+            )
         return self
 
 

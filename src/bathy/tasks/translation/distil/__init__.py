@@ -14,7 +14,7 @@ from typing import Any
 
 from bathy import console
 from bathy.errors import ConfigError, DataError
-from bathy.files import check_folder, explained, lock_folder
+from bathy.files import check_folder, explained, lock_folder, read_json
 from bathy.tasks.lines import read_lines
 from bathy.tasks.models import home
 from bathy.tasks.translation.corpora.layout import PairFile, describe, splits
@@ -26,27 +26,36 @@ from bathy.tasks.translation.search import Decode
 from bathy.tasks.translation.text import Codec
 from bathy.tasks.translation.translate import decode_settings
 
-__all__ = ["DistilConfig", "distil", "write_corpus"]
+__all__ = ["DistilConfig", "distil", "prepare_text", "write_corpus"]
 
 
 def distil(config: Any, corpus: Path, run: Path) -> None:
     """Translate, select, prepare and train: the student of `config` in `run`, its text in `corpus`."""
     from bathy.tasks import make_task
-    from bathy.tasks.translation.prepare import prepare
     from bathy.train.loop import fit
 
-    check_folder(corpus, config.data.folders[0], run)
+    check_folder(run)
+    settings = prepare_text(config, corpus)
+    fit(make_task(settings), settings, run)
+
+
+def prepare_text(config: Any, corpus: Path) -> Any:
+    """Translate, select and prepare: all that comes before training; returns the settings to train with."""
+    from bathy.tasks.translation.prepare import prepare
+
+    check_folder(corpus, config.data.folders[0])
     _check_data(config.data.folders[0], corpus)
     write_corpus(config.distil, corpus)
     text = config.prepare.model_copy(update={"raw": str(corpus), **_languages(config)})
     settings = config.model_copy(update={"prepare": text})
     prepare(settings)
-    fit(make_task(settings), settings, run)
+    return settings
 
 
 def write_corpus(config: DistilConfig, corpus: Path) -> dict[str, Any]:
     """The corpus folder that the teacher's translations make; returns what `corpus.json` says."""
     teachers, found, (source, target) = _check(config)
+    _check_corpus(corpus, Path(config.raw))
     similar = config.choose == "similar"
     changes = {"beam": config.beam, "n_best": min(config.n_best, config.beam) if similar else 1}
     decode = decode_settings(teachers[0], **changes)
@@ -106,6 +115,15 @@ def _check(config: DistilConfig) -> tuple[tuple[Path, ...], dict[str, tuple[Path
     teachers = tuple(Path(name) for name in config.teacher)
     text = Codec.load(home(teachers[0])).config
     return teachers, splits(Path(config.raw), text.source, text.target), (text.source, text.target)
+
+
+def _check_corpus(folder: Path, raw: Path) -> None:
+    """Refuse to write over text that is not a teacher's: the raw text itself, most likely."""
+    text = folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir())
+    described = folder / "corpus.json"
+    ours = any(folder.glob(".work/teacher-*")) or (described.exists() and "distil" in read_json(described))
+    if folder.resolve() == raw.resolve() or (text and not ours):
+        raise ConfigError(f"{folder} holds other text, which the teacher's would replace; choose a different folder: --corpus")
 
 
 def _check_data(folder: Path, corpus: Path) -> None:

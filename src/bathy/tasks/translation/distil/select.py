@@ -29,7 +29,7 @@ def select(
     bar = worst[-1] if worst else float("-inf")
     pairs, dropped = [], Counter[str]()
     for row, (text, score) in zip(rows, chosen, strict=True):
-        reason = next(_faults(row.source, text, score <= bar if worst else False, config.max_ratio), "")
+        reason = next(_faults(row, text, score <= bar if worst else False, config.max_ratio), "")
         if reason:
             dropped[reason] += 1
         else:
@@ -37,9 +37,11 @@ def select(
     return pairs, dropped
 
 
-def _faults(source: str, text: str, poor: bool, ratio: float) -> Iterator[str]:
+def _faults(row: Taught, text: str, poor: bool, ratio: float) -> Iterator[str]:
     """Why a pair is not used."""
-    lengths = sorted((len(source.split()), len(text.split())))
+    lengths = sorted((len(row.source.split()), len(text.split())))
+    if row.cut:
+        yield "longer than the teacher reads"
     if not lengths[0]:
         yield "a side is empty"
     if poor:

@@ -49,6 +49,8 @@ class Taught:
     source: str
     texts: tuple[str, ...]
     scores: tuple[float, ...]
+    cut: bool = False
+    """Whether the line was longer than the teacher reads, so that its end is not translated."""
 
 
 def shards(source: Path, folder: Path, teachers: tuple[Path, ...], decode: Decode, size: int, batch: int) -> Iterator[Shard]:
@@ -80,7 +82,7 @@ def translate_shard(job: Shard) -> int:
         found = _translator(job.teachers, job.decode, job.batch).translate(job.lines)
     finally:
         torch.set_num_threads(threads)
-    rows = [{"texts": one.texts, "scores": one.scores} for one in found]
+    rows = [{"texts": one.texts, "scores": one.scores, "cut": one.cut > 0} for one in found]
     write_json(job.path, {"sources": job.digest, "rows": rows}, seal=True)
     return len(job.lines)
 
@@ -109,7 +111,11 @@ def read_shard(job: Shard) -> list[Taught]:
     rows = value.get("rows")
     if value.get("sources") != job.digest or not isinstance(rows, list) or len(rows) != len(job.lines):
         raise DataError(f"{job.path} does not belong to these sources; remove it and run the same command")
-    return [Taught(line, tuple(row["texts"]), tuple(row["scores"])) for line, row in zip(job.lines, rows, strict=True)]
+    return [_taught(line, **row) for line, row in zip(job.lines, rows, strict=True)]
+
+
+def _taught(source: str, texts: Sequence[str], scores: Sequence[float], cut: bool = False) -> Taught:
+    return Taught(source, tuple(texts), tuple(scores), cut)
 
 
 def fingerprint(teachers: Sequence[Path], decode: Decode, size: int, batch: int) -> str:

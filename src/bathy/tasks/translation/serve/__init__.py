@@ -39,7 +39,7 @@ def serve(folders: Sequence[Path], config: ServeConfig, threads: int = 0, **deco
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     options = {"log_level": "warning", "server_header": False, "timeout_graceful_shutdown": GRACE, "access_log": False}
-    options |= {"http": patient(config.body_timeout), "ws": "none", "limit_concurrency": config.connections, "lifespan": "on"}
+    options |= {"http": patient(config.body_timeout, config.connections), "ws": "none", "lifespan": "on"}
     server = uvicorn.Server(uvicorn.Config(Server(batchers, config).app(), **options))
     # also before uvicorn has handlers of its own; it raises the signal again once all is finished: exit code 0 then
     signal.signal(signal.SIGTERM, lambda *_: setattr(server, "should_exit", True))

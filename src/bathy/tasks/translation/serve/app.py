@@ -28,9 +28,11 @@ from bathy.tasks.translation.languages import language_name
 from bathy.tasks.translation.serve.batcher import Batcher, QueueFull
 from bathy.tasks.translation.serve.engines import Engine
 from bathy.tasks.translation.serve.metrics import Metrics
+from bathy.tasks.translation.serve.protocol import SOON
 from bathy.tasks.translation.serve.requests import (
     Refused,
     Wish,
+    content_type,
     parse_form,
     parse_json,
     parse_multipart,
@@ -82,9 +84,11 @@ class Server:
         ]
         cors = [Middleware(CORSMiddleware, allow_origins=self.config.origins, allow_methods=both, allow_headers=["*"])]
         middleware = cors if self.config.origins else []
-        return Starlette(
+        app = Starlette(
             routes=routes, lifespan=lifespan, middleware=middleware, exception_handlers={HTTPException: _plain_error}
         )
+        app.router.redirect_slashes = False  # such an answer would repeat the Host that a client claims
+        return app
 
     def guard(self, handler: Handler) -> Handler:
         """The handler with every failure turned into an answer, and counted."""
@@ -146,7 +150,7 @@ class Server:
             async with asyncio.timeout(self.config.timeout):
                 found = await batcher.translate(lines, 1 + wish.alternatives)
         except QueueFull:
-            raise Refused(503, "too many requests are waiting; try again soon", {"Retry-After": "2"}) from None
+            raise Refused(503, "too many requests are waiting; try again soon", SOON) from None
         except TimeoutError:
             raise Refused(504, f"the translation took longer than {self.config.timeout:g} seconds; send less text") from None
         self.metrics.sentences += len(lines)
@@ -155,7 +159,7 @@ class Server:
 
     async def read(self, request: Request) -> dict[str, Any]:
         """The fields of a JSON or form-encoded body, once its size, arrival and key are right."""
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        kind = content_type(request.headers.get("content-type", ""))
         body = await self._body(request)
         if kind == "application/json":
             fields = parse_json(body)

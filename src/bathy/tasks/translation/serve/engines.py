@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from bathy.errors import CheckpointError, require
+from bathy.errors import CheckpointError, ConfigError, require
 from bathy.tasks.sums import check_sums
 from bathy.tasks.translation.search import Decode
 from bathy.tasks.translation.text import Codec
@@ -95,5 +95,7 @@ class CTranslate2Engine:
 def open_engine(folder: Path, batch: int, threads: int, **changes: object) -> Engine:
     """The engine of a run, checkpoint or model folder, or of a CTranslate2 folder; `changes` of its search settings."""
     if (folder / "model.bin").exists():
+        if changes.get("precision") is not None:
+            raise ConfigError(f"{folder} is CTranslate2's, which keeps the number format of its export; leave --precision out")
         return CTranslate2Engine(folder, decode_settings(folder, **changes), batch, threads)
     return BathyEngine(folder, decode_settings(folder, **changes), batch)

@@ -1,16 +1,24 @@
-"""uvicorn's HTTP protocol, with a bound on how long a connection may take to bring a request."""
+"""uvicorn's HTTP protocol, with a bound on how long a connection may take to bring a request, and on their number."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from http import HTTPStatus
+from typing import Any
 
+from starlette.responses import JSONResponse
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+SOON = {"Retry-After": "2"}
+"""Header of an answer to who comes too often."""
+BUSY = JSONResponse({"error": "too many connections are open; try again soon"}, 503, {**SOON, "Connection": "close"})
 
-def patient(seconds: float) -> type[H11Protocol]:
+
+def patient(seconds: float, most: int) -> type[H11Protocol]:
     """The protocol that waits so long for a request's head, and for the rest of a body whose request is answered already.
+
+    With more than `most` connections, what a request gets is 503.
 
     uvicorn waits forever: connections that say nothing, or one byte a minute, would take every place there is. A body that is
     still awaited has its own time limit in the app.
@@ -18,6 +26,14 @@ def patient(seconds: float) -> type[H11Protocol]:
 
     class Patient(H11Protocol):
         limit: asyncio.TimerHandle | None = None
+
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            super().__init__(*arguments, **named)
+            self.serving, self.app = self.app, self.serve
+
+        async def serve(self, *request: Any) -> None:
+            """Answer, unless there are too many connections."""
+            await (self.serving if len(self.connections) <= most else BUSY)(*request)
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,9 @@ from urllib.parse import parse_qs
 
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
+
+CHARSET = re.compile(r";\s*+charset\s*+=\s*+(?!\"?utf-?8\"?\s*+(?:;|\Z))", re.I)
+"""A content type's encoding, where that is not UTF-8."""
 
 
 class Refused(Exception):  # noqa: N818, it names what happened
@@ -32,6 +36,13 @@ class Wish:
     alternatives: int
     detected: bool
     """Whether the source language was left to the server."""
+
+
+def content_type(header: str) -> str:
+    """What kind of body a request says it has; one in another encoding than UTF-8 is refused."""
+    if CHARSET.search(header):
+        raise Refused(415, "the body must be in UTF-8")
+    return header.partition(";")[0].strip().lower()
 
 
 def read_texts(fields: Mapping[str, Any]) -> tuple[list[str], bool]:
@@ -94,9 +105,12 @@ async def parse_multipart(request: Request, body: bytes) -> dict[str, Any]:
         yield body
 
     try:
+        body.decode("utf-8")  # Starlette reads as Latin-1 what is not
         form = await MultiPartParser(
             request.headers, stream(), max_files=0, max_fields=1000, max_part_size=len(body) + 1
         ).parse()
     except (MultiPartException, ValueError, KeyError):
         raise Refused(400, "the body is not a multipart form in UTF-8 without files") from None
+    if not body.rstrip().endswith(b"--"):
+        raise Refused(400, "the body is a multipart form without its end")
     return {name: values if len(values := form.getlist(name)) > 1 else values[0] for name in form}

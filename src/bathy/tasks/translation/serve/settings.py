@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from bathy.settings import Settings
 
@@ -44,6 +45,15 @@ class ServeConfig(Settings, section="serve"):
         if any(len(key) < 8 for key in self.keys):
             raise ValueError("an API key has fewer than 8 characters; use longer ones, e.g. from `openssl rand -hex 16`")
         return self
+
+    @field_validator("origins")
+    @classmethod
+    def origins_as_browsers_send_them(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        """Refuse what no browser ever sends: scheme and host, and no path."""
+        for origin in origins:
+            if origin != "*" and not re.fullmatch(r"https?://[^\s/?#@]+", origin):
+                raise ValueError(f"an origin is {origin!r}; write it as a browser does, for example https://example.org, or *")
+        return origins
 
     @property
     def loopback(self) -> bool:
