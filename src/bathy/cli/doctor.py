@@ -45,6 +45,7 @@ def _machine() -> list[tuple[str, str]]:
 
     import torch
 
+    from bathy.kernels import compiled
     from bathy.kernels.library import described, library
 
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
@@ -55,6 +56,7 @@ def _machine() -> list[tuple[str, str]]:
         ("torch", f"{torch.__version__}, {torch.get_num_threads()} threads"),
         ("cores", str(os.cpu_count())),
         ("float32 products of training on the CPU", described(library())),
+        ("compiled kernels", compiled.missing() or "built"),
         ("GPUs", ", ".join(gpus) or "none: everything runs on the CPU"),
         (
             "many ranks",

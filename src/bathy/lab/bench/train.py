@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ import torch
 
 from bathy import console
 from bathy.kernels.choose import by_modules
+from bathy.kernels.library import COMPILED, library, products_by
 from bathy.kernels.memory import hold_memory
 from bathy.lab.bench import interleaved, ratio
 from bathy.lab.bench.data import CACHE, prepare_data
@@ -39,10 +41,14 @@ CASES: dict[str, dict[str, Any]] = {
     "radam, dropout .3/.1/.1": {"model.attention_dropout": 0.1, "model.activation_dropout": 0.1},
 }
 DEPTHS = (6, 12, 25, 50, 100)
-WIDTHS = (64, 128, 512)
+WIDTHS = (64, 128)
 VOCAB = 8000
 WARM = 4
 """Updates before the clock runs: memory has grown to its size then."""
+
+
+Compared = dict[str, tuple[float, float, tuple[float, ...]]]
+"""Another way to compute: CPU seconds of an update as it runs and that way, their ratio and its 95 % interval."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +74,11 @@ class Speed:
 def run(data: Path | None, quick: bool, only: str = "") -> dict[str, Any]:
     """Each case in a process of its own, batches taken evenly from an epoch's order; then two ranks, depth, Hugging Face.
 
-    `only` names cases of the last part, which alone is then measured.
+    `only` is "kernels", or names cases of the last part; that alone is then measured.
     """
     folder = prepare_data(data, vocab=VOCAB)
+    if only == "kernels":
+        return {"fused": _show_kernels(folder, WIDTHS, 18, 20)}
     if only:
         return {"beside Hugging Face": compare(folder, only)}
     updates = 3 if quick else 12
@@ -97,20 +105,30 @@ def run(data: Path | None, quick: bool, only: str = "") -> dict[str, Any]:
     shown = [(f"{n}L-{n}L", seconds, 1000 * seconds / (2 * n)) for n, seconds in depth.items()]
     title = "step time and depth: width 64, 1024 tokens, admin"
     console.out.print(console.table(title, ["model", "CPU-s/update", "CPU-ms/layer"], shown))
-    fused = _fused(folder, WIDTHS[:1] if quick else WIDTHS, 1 if quick else 18, 2 if quick else 20)
-    compared = [(f"width {width}", 1000 * one, 1000 * other, *numbers) for width, (one, other, numbers) in fused.items()]
-    columns = [
-        "18L-18L, 1024 tokens, dropout .1/.1/.1",
-        "fused, CPU-ms",
-        "modules, CPU-ms",
-        "modules / fused",
-        "95 % from",
-        "to",
-    ]
-    console.out.print(console.table("an update with fused sub-layers and with modules, in turns", columns, compared))
+    fused = _show_kernels(folder, WIDTHS[:1], 1, 2) if quick else _show_kernels(folder, WIDTHS, 18, 20)
     beside = compare(folder, "width 64, float32", layers=1, pairs=2) if quick else compare(folder)
     speed = {name: asdict(speed) for name, speed in speeds.items()}
     return {"speed": speed, "depth": depth, "fused": fused, "beside Hugging Face": beside}
+
+
+def _show_kernels(folder: Path, widths: tuple[int, ...], layers: int, rounds: int) -> dict[int, Compared]:
+    """Print and return what the kernels gain."""
+    fused = _fused(folder, widths, layers, rounds)
+    compared = [
+        (f"width {width}, {way}", 1000 * one, 1000 * other, *numbers)
+        for width, ways in fused.items()
+        for way, (one, other, numbers) in ways.items()
+    ]
+    columns = [
+        "18L-18L, 1024 tokens, dropout .1/.1/.1",
+        "as it runs, CPU-ms",
+        "so, CPU-ms",
+        "so / as it runs",
+        "95 % from",
+        "to",
+    ]
+    console.out.print(console.table("an update as it runs, and without its kernels, in turns", columns, compared))
+    return fused
 
 
 def _apart(folder: Path, changes: dict[str, Any], updates: int, ranks: int = 1) -> Speed:
@@ -161,24 +179,29 @@ def _by_depth(folder: Path, depths: tuple[int, ...]) -> dict[int, float]:
     return result
 
 
-def _fused(
-    folder: Path, widths: tuple[int, ...], layers: int, rounds: int
-) -> dict[int, tuple[float, float, tuple[float, ...]]]:
-    """For each width, CPU seconds of an update with fused sub-layers and with modules, and the paired ratio's interval."""
-    result: dict[int, tuple[float, float, tuple[float, ...]]] = {}
+def _fused(folder: Path, widths: tuple[int, ...], layers: int, rounds: int) -> dict[int, Compared]:
+    """For each width, CPU seconds of an update as it runs, with torch's operations and with plain modules, and their ratios."""
+    result: dict[int, Compared] = {}
+    plain = library().removesuffix(COMPILED)
     for width in widths:
         sizes = {"model.encoder_layers": layers, "model.decoder_layers": layers, "model.width": width, "model.ffn": 4 * width}
         rates = dict.fromkeys(("model.dropout", "model.attention_dropout", "model.activation_dropout"), 0.1)
         config = _config(folder, SETTINGS | sizes | rates | {"train.tokens": 1024})
         state = begin(make_task(config), config, CACHE / "none", World())
 
-        def modules(config: Config = config, state: State = state) -> None:
-            with by_modules():
+        def by_torch(config: Config = config, state: State = state) -> None:
+            with products_by(plain):
                 _time_update(config, state)
 
-        seconds = interleaved({"fused": partial(_time_update, config, state), "modules": modules}, rounds)
-        medians = median(seconds["fused"]), median(seconds["modules"])
-        result[width] = (*medians, ratio(seconds["modules"], seconds["fused"]))
+        def modules(config: Config = config, state: State = state) -> None:
+            with products_by(plain), by_modules():
+                _time_update(config, state)
+
+        ways: dict[str, Callable[[], object]] = {"fused": partial(_time_update, config, state)}
+        ways |= {"torch's operations": by_torch, "modules": modules}
+        seconds = interleaved(ways, rounds)
+        base = seconds.pop("fused")
+        result[width] = {way: (median(base), median(some), ratio(some, base)) for way, some in seconds.items()}
     return result
 
 
