@@ -24,7 +24,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from bathy.errors import DataError, explain, redact, redact_words
+from bathy.errors import DataError, InUse, explain, redact, redact_words
 
 SEAL = "seal"
 """The key under which a sealed JSON file keeps the checksum of everything else in it."""
@@ -213,9 +213,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         try:
             lock.acquire()
         except Timeout:
-            raise DataError(
-                f"{folder} is in use by another process; wait until it ends, or choose a different folder"
-            ) from None
+            raise InUse(f"{folder} is in use by another process; wait until it ends, or choose a different folder") from None
     try:
         for left in filter(abandoned, [*folder.rglob(".*.tmp")]):
             remove(left)

@@ -77,12 +77,23 @@ def page(item: Item, folder: Path, figure: str = "figure.svg") -> str:
     parts = [shows, item.table(numbers).markdown()]
     if (folder / "figure.svg").exists():
         parts.append(f"![{item.title}]({figure})")
+    if origin.get("missing"):
+        parts.append(f"Not trained yet, and left out: {_by_run(origin['missing'])}.")
     parts += [_verdict(verdict) for verdict in judged(item.name, numbers)]
     if origin.get("bleu"):
         parts.append(f"BLEU: `{origin['bleu']}`")
     before = f", runs trained before and not counted: {origin['before']}" if origin.get("before") else ""
     parts.append(f"`{origin['command']}`, {origin['seconds']:.0f} s{before}")
     return "\n\n".join(parts)
+
+
+def _by_run(names: Sequence[str]) -> str:
+    """Names of runs, RUN_SEED, with the seeds of each run together."""
+    seeds: dict[str, list[str]] = {}
+    for name in names:
+        run, _, seed = name.rpartition("_")
+        seeds.setdefault(run, []).append(seed)
+    return ", ".join(f"`{run}` ({', '.join(own)})" for run, own in seeds.items())
 
 
 def _verdict(verdict: Verdict) -> str:

@@ -14,7 +14,7 @@ from bathy.lab.reproduce.item import Table
 
 SMALL = ("numbers.json", "verdicts.json", "figure.svg")
 """What is copied besides the configs; readings stay behind."""
-RUNS = ("outcome.json", "bleu_*.json", "*.hyp")
+RUNS = ("outcome.json", "bleu_*.json", "*.hyp", "*.readings.jsonl")
 """What is copied of a run, so that it need not be trained again where only that is asked for, nor translate again."""
 LARGEST = 800_000
 """Bytes of a file that is copied at most: a figure with thousands of marks stays behind."""
@@ -76,7 +76,8 @@ def summary(document: Path) -> str:
     rows = []
     for folder in sorted(path.parent for path in document.with_suffix("").glob("*/*/numbers.json")):
         for verdict in judged(folder.name, read_numbers(folder)[0]):
-            effect = "; ".join(f"`{check.predicate}`: {check.margin}" for check in verdict.deciding)
+            checks = verdict.checks if verdict.answer == "not decidable" else verdict.deciding
+            effect = "; ".join(f"`{check.predicate}`: {check.margin}" for check in checks)
             seeds = f"{verdict.seeds} of {verdict.claim.seeds}" if verdict.seeds < verdict.claim.seeds else str(verdict.seeds)
             place = f"{verdict.claim.place}; [`{folder.name}`](#{anchor(find_item(folder.name).title)})"
             rows.append(
