@@ -148,15 +148,6 @@ class Lab:
         config = self.config(spec, seed)
         return self._build({**config.model.model_dump()}, seed)
 
-    def parameters(self, spec: Spec) -> int:
-        """Parameters of a run's model, counted from its config; ω is left out, because it folds away."""
-        config = self.config(spec, self.seed_list[0])
-        with torch.device("meta"):
-            model = Transformer(
-                TransformerConfig(vocab=read_manifest(config.data.folders[0])["vocab"], **config.model.model_dump())
-            )
-        return sum(p.numel() for name, p in model.named_parameters() if not name.endswith("skip.omega"))
-
     def run(self, spec: Spec, seed: int) -> Run | None:
         """A run with its weights, trained to its end; nothing where it may not be trained, or another process trains it."""
         config = self.config(spec, seed)

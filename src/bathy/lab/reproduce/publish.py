@@ -11,6 +11,7 @@ from bathy.files import write_text
 from bathy.lab.reproduce import find_item
 from bathy.lab.reproduce.folder import MARK, judged, page, read_numbers
 from bathy.lab.reproduce.item import Table
+from bathy.lab.reproduce.reasons import reason
 
 SMALL = ("numbers.json", "verdicts.json", "figure.svg")
 """What is copied besides the configs; readings stay behind."""
@@ -72,7 +73,7 @@ def refreshed(document: Path) -> str:
 
 
 def summary(document: Path) -> str:
-    """The claims of every result on the page, each with its verdict, by how much it holds, and how many seeds say so."""
+    """The claims of every result on the page: verdict, by how much each holds, how many seeds say so, why one does not."""
     rows = []
     for folder in sorted(path.parent for path in document.with_suffix("").glob("*/*/numbers.json")):
         for verdict in judged(folder.name, read_numbers(folder)[0]):
@@ -87,9 +88,11 @@ def summary(document: Path) -> str:
                     effect,
                     seeds,
                     folder.parent.name,
+                    reason(verdict.claim.id) if verdict.answer == "not reproduced" else "",
                 ]
             )
-    return Table(["claim", "verdict", "margin by which it holds (negative: does not)", "seeds", "scale"], rows).markdown()
+    heads = ["claim", "verdict", "margin by which it holds (negative: does not)", "seeds", "scale", "why it differs"]
+    return Table(heads, rows).markdown()
 
 
 def anchor(title: str) -> str:
