@@ -51,6 +51,8 @@ class Outcome:
     """Updates that the config asks for."""
     overflows: float = 0.0
     """Updates skipped because float16 overflowed, for each thousand."""
+    seconds: float = field(default=0.0, compare=False)
+    """Wall time of its updates; 0 where that was not noted."""
 
     def row(self) -> dict[str, Any]:
         """The outcome without its curve, as plain data."""
@@ -239,4 +241,14 @@ def _outcome(config: Config, folder: Path, why: str) -> Outcome:
         updates=updates,
         planned=config.train.steps,
         overflows=1000 * skipped / max(1, updates),
+        seconds=_seconds(config, rows),
     )
+
+
+def _seconds(config: Config, rows: list[dict[str, Any]]) -> float:
+    """Time of a run's updates: tokens over tokens per second, row by row."""
+    timed = [row for row in rows if row.get("tokens_per_second")]
+    steps = [0, *(row["step"] for row in timed)]
+    tokens = config.train.tokens * config.train.accumulate
+    parts = zip(steps, steps[1:], timed, strict=False)
+    return float(sum((b - a) * tokens * row.get("efficiency", 1.0) / row["tokens_per_second"] for a, b, row in parts))
