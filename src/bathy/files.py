@@ -17,7 +17,8 @@ import re
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -220,6 +221,16 @@ def lock_folder(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def when_free(act: Callable[[], object]) -> None:
+    """Do what locks a folder, as soon as no other process has it."""
+    while True:
+        try:
+            act()
+            return
+        except InUse:
+            time.sleep(1.0)
 
 
 def write_text(path: Path, text: str) -> None:

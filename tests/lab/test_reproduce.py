@@ -332,7 +332,7 @@ def test_two_processes_share_the_runs_of_an_item(real: Lab, monkeypatch: pytest.
 
     monkeypatch.setattr(Lab, "finish", finish)
     assert once.train_all([ONE]).by_seed("one.loss").keys() == {"1111"}, "what is in use at first is looked at again"
-    assert not once.missing
+    assert not once.missing and len(once.before) == 3, "a run of the other process was not trained here"
 
 
 def test_what_a_run_s_weights_showed_is_kept_without_them(real: Lab, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -20,7 +19,7 @@ from bathy.clinic import readings
 from bathy.clinic.readings import Reading
 from bathy.core.transformer import Transformer, TransformerConfig
 from bathy.errors import ConfigError, InUse
-from bathy.files import origin
+from bathy.files import origin, when_free
 from bathy.lab.reproduce.item import Measured
 from bathy.lab.reproduce.recipes import recipe
 from bathy.lab.reproduce.scale import Scale
@@ -106,22 +105,14 @@ class Lab:
         name = self.scale.configs[dataset]
         raw = self._toy() if self.raw is None else self.raw / CORPORA[dataset] if self.scale.apart else self.raw
         folder = self.out / "data" / ",".join([name, *changes])
-        self._prepare(recipe(name, [change("data.path", folder), change("prepare.raw", raw), *changes]))
+        config = recipe(name, [change("data.path", folder), change("prepare.raw", raw), *changes])
+        when_free(lambda: prepare(config))
         return folder
-
-    def _prepare(self, config: Config) -> None:
-        """Prepare the text, or wait while another process does."""
-        while True:
-            try:
-                prepare(config)
-                return
-            except InUse:
-                time.sleep(1.0)
 
     def _toy(self) -> Path:
         folder = self.out / "raw"
         if not (folder / "corpus.json").exists():
-            write_toy(folder, size=8000, held_out=300)
+            when_free(lambda: write_toy(folder, size=8000, held_out=300))
         return folder
 
     def config(self, spec: Spec, seed: int) -> Config:
@@ -193,9 +184,11 @@ class Lab:
 
     def finish(self, config: Config) -> Run:
         """The run of a config, trained to its end; notes whether that was done before."""
+        known = self.before if ended(config, Path(config.train.run)) else self.made
+        run = train_if_needed(config)
         if config.train.run not in self.made:
-            (self.before if ended(config, Path(config.train.run)) else self.made).add(config.train.run)
-        return train_if_needed(config)
+            known.add(config.train.run)
+        return run
 
     def train_all(self, specs: Sequence[Spec], bleu: bool = False) -> Measured:
         """Train every spec with every seed; its numbers, and its validation curve as readings.
