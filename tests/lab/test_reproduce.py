@@ -16,6 +16,7 @@ from bathy.files import lock_folder, write_json
 from bathy.lab import reproduce
 from bathy.lab.claims import CLAIMS
 from bathy.lab.reproduce import dependency, gradients, grid, quality, tuning, updates
+from bathy.lab.reproduce import lab as laboratory
 from bathy.lab.reproduce.folder import conclude, page, read_numbers, write
 from bathy.lab.reproduce.item import Item, Measured, Needs, Table, over_seeds, shown
 from bathy.lab.reproduce.lab import Lab
@@ -24,7 +25,7 @@ from bathy.lab.reproduce.reasons import REASONS
 from bathy.lab.reproduce.recipes import recipe
 from bathy.lab.reproduce.scale import SCALES, find_scale
 from bathy.lab.reproduce.spec import Spec
-from bathy.lab.runs import Outcome, identity
+from bathy.lab.runs import Outcome, identity, train_if_needed
 from bathy.tasks.translation.data import read_manifest
 
 SHAPE = {"width": 16, "ffn": 16, "heads": 2}
@@ -322,17 +323,18 @@ def test_only_the_runs_that_are_named_are_trained_and_the_rest_is_left_out(real:
 def test_two_processes_share_the_runs_of_an_item(real: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     with lock_folder(real.out / "runs/one_1111"):
         assert real.train_all([ONE, OTHER]).by_seed("one.loss").keys() == {"2222"} and real.missing == {"one_1111"}
-    once = replace(real, seeds=1, missing=set())
+    once = replace(real, seeds=1, missing=set(), made=set(), before=set())
     calls = iter([InUse("the other process has it")])
 
-    def finish(lab: Lab, config: Any) -> Any:
+    def train_there(config: Any) -> Any:
+        run = train_if_needed(config)
         for error in calls:
             raise error
-        return FINISH(lab, config)
+        return run
 
-    monkeypatch.setattr(Lab, "finish", finish)
+    monkeypatch.setattr(laboratory, "train_if_needed", train_there)
     assert once.train_all([ONE]).by_seed("one.loss").keys() == {"1111"}, "what is in use at first is looked at again"
-    assert not once.missing and len(once.before) == 3, "a run of the other process was not trained here"
+    assert not once.missing and not once.made and len(once.before) == 1, "and was not trained here"
 
 
 def test_what_a_run_s_weights_showed_is_kept_without_them(real: Lab, tmp_path: Path) -> None:
