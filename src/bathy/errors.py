@@ -3,6 +3,7 @@
 BathyError                 shown by the command line as one line, exit code 2
 ├── ConfigError            a setting that does not exist or does not fit
 ├── DataError              text, tokens or a data folder that cannot be used
+│   └── InUse              a folder in which another process works
 ├── CheckpointError        a run or model folder that cannot be loaded
 ├── ModelError             a model that a method does not apply to
 │   ├── SchemeError        an unknown scheme, or one that cannot do what was asked
@@ -38,6 +39,10 @@ class ConfigError(BathyError):
 
 class DataError(BathyError):
     """Text, tokens or a data folder that cannot be used."""
+
+
+class InUse(DataError):  # noqa: N818, it names what happened
+    """A folder in which another process works."""
 
 
 class CheckpointError(BathyError):

@@ -17,14 +17,15 @@ import re
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from bathy.errors import DataError, explain, redact, redact_words
+from bathy.errors import DataError, InUse, explain, redact, redact_words
 
 SEAL = "seal"
 """The key under which a sealed JSON file keeps the checksum of everything else in it."""
@@ -213,15 +214,23 @@ def lock_folder(folder: Path) -> Iterator[None]:
         try:
             lock.acquire()
         except Timeout:
-            raise DataError(
-                f"{folder} is in use by another process; wait until it ends, or choose a different folder"
-            ) from None
+            raise InUse(f"{folder} is in use by another process; wait until it ends, or choose a different folder") from None
     try:
         for left in filter(abandoned, [*folder.rglob(".*.tmp")]):
             remove(left)
         yield
     finally:
         lock.release()
+
+
+def when_free(act: Callable[[], object]) -> None:
+    """Do what locks a folder, as soon as no other process has it."""
+    while True:
+        try:
+            act()
+            return
+        except InUse:
+            time.sleep(1.0)
 
 
 def write_text(path: Path, text: str) -> None:

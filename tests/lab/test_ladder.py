@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,10 @@ from typer.testing import CliRunner
 from bathy.cli import app
 from bathy.errors import ConfigError, SchemeError
 from bathy.lab.ladder.ladder import Ladder, numbers
-from bathy.lab.ladder.results import TRAINS, rungs, trains, transfer
+from bathy.lab.ladder.publish import BLOCK, refreshed
+from bathy.lab.ladder.results import TRAINS, rungs, trains, transfers
+from bathy.lab.reproduce.folder import plain
+from bathy.lab.runs import read_run
 
 CHANCE = 4.0
 
@@ -43,10 +47,21 @@ def test_a_depth_at_which_nothing_trains_says_so() -> None:
     assert rung.largest_rate == 0 and math.isinf(rung.loss) and rung.trained == 0
 
 
-def test_transfer_is_the_ratio_of_best_rates() -> None:
-    rows = [row("a", 6, 1e-3, 2.0), row("a", 6, 3e-3, 2.5), row("a", 24, 1e-3, 2.5), row("a", 24, 3e-3, 2.0)]
-    assert transfer(rungs(rows, CHANCE), "a") == pytest.approx(3.0)
-    assert math.isnan(transfer(rungs(rows[:2], CHANCE), "a"))
+def test_transfer_is_the_ratio_of_best_rates_and_what_the_shallow_one_costs() -> None:
+    rows = [row("a", 6, 1e-3, 2.0), row("a", 6, 3e-3, 2.5), row("a", 24, 1e-3, 2.5), row("a", 24, 3e-3, 2.1)]
+    (moved,) = transfers(rungs(rows, CHANCE), rows, CHANCE)
+    assert (moved.shallow, moved.deep) == (6, 24) and moved.factor == pytest.approx(3.0) and moved.lost == pytest.approx(0.4)
+    failed = [*rows[:2], row("a", 24, 1e-3, 3.9), rows[3]]
+    assert math.isinf(transfers(rungs(failed, CHANCE), failed, CHANCE)[0].lost)
+    unknown = [*rows[:2], rows[3]]
+    assert math.isnan(transfers(rungs(unknown, CHANCE), unknown, CHANCE)[0].lost)
+    assert transfers(rungs(rows[:2], CHANCE), rows[:2], CHANCE) == []
+
+
+def test_a_run_that_has_not_ended_says_nothing_of_its_rate() -> None:
+    rows = [row("a", 6, 1e-3, 2.0), row("a", 6, 1e-3, None, 2, "running"), row("b", 6, 1e-3, None, 1, "waiting")]
+    (rung,) = rungs(rows, CHANCE)
+    assert (rung.scheme, rung.runs, rung.largest_rate) == ("a", 1, 1e-3)
 
 
 def test_bad_options_are_one_line(tmp_path: Path) -> None:
@@ -78,3 +93,47 @@ def test_a_small_ladder_climbs_and_draws(toy_data: Path, tmp_path: Path) -> None
     assert times == [path.stat().st_mtime_ns for path in sorted((tmp_path / "ladder").glob("*/metrics.jsonl"))]
     planned = CliRunner().invoke(app, ["ladder", str(config), *options, "--plan"])
     assert planned.exit_code == 0 and "core-hours in all" in planned.output
+
+
+def test_a_ladder_grows_in_its_folder_and_is_resumed_from_what_is_published(toy_data: Path, tmp_path: Path) -> None:
+    config, document, out = tmp_path / "c.toml", tmp_path / "docs.md", tmp_path / "mine"
+    model = "width = 16\nffn = 16\nheads = 2\n"
+    train = "tokens = 128\nsteps = 3\nsave_every = 3\nlog_every = 1\n"
+    config.write_text(f"[data]\npath = '{toy_data}'\n[model]\n{model}[optim]\nwarmup = 2\n[train]\n{train}")
+
+    def climb(out: Path, schemes: str, rates: str) -> list[str]:
+        options = ["--depths", "1", "--schemes", schemes, "--rates", rates, "--out", str(out), "--publish", str(document)]
+        done = CliRunner().invoke(app, ["ladder", str(config), *options])
+        assert done.exit_code == 0, done.output
+        runs = json.loads((out / "ladder.json").read_text())["runs"]
+        assert all(run["seconds"] > 0 and run["state"] == "trained" for run in runs)
+        return [f"{run['scheme']} {run['lr']:g}" for run in runs]
+
+    assert climb(out, "pre_ln,admin", "1e-3") == ["pre_ln 0.001", "admin 0.001"]
+    assert climb(out, "post_ln", "2e-3") == ["post_ln 0.002", "admin 0.001", "pre_ln 0.001"]
+    elsewhere = tmp_path / "elsewhere" / "mine"
+    assert climb(elsewhere, "admin", "1e-3,2e-3") == ["admin 0.001", "admin 0.002", "post_ln 0.002", "pre_ln 0.001"]
+    assert len([*elsewhere.glob("*/checkpoints")]) == 1, "three of the four came from the page's folder"
+    text = document.read_text()
+    assert text == refreshed(document) and text.count("<!-- ladder: mine -->") == 1 and "![Best validation loss" in text
+    assert {path.suffix for path in (tmp_path / "docs/mine").iterdir()} == {".csv", ".json", ".svg", ""}
+
+
+PAGE = Path(__file__).parents[2] / "docs/ladder.md"
+
+
+def test_the_page_follows_from_the_committed_ladders() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert refreshed(PAGE) == text, "write it with: bathy ladder … --publish docs/ladder.md"
+    assert sorted(match[2] for match in BLOCK.finditer(text)) == sorted(
+        path.parent.name for path in PAGE.with_suffix("").glob("*/ladder.json")
+    )
+
+
+@pytest.mark.parametrize("found", sorted(PAGE.with_suffix("").glob("*/ladder.json")), ids=lambda path: path.parent.name)
+def test_every_run_of_a_committed_ladder_has_its_outcome(found: Path) -> None:
+    ladder = json.loads(found.read_text())
+    outcomes = [read_run(path.parent).outcome for path in found.parent.glob("runs/*/outcome.json")]
+    losses = sorted(run["loss"] for run in ladder["runs"] if run["loss"] is not None)
+    assert losses == sorted(outcome.loss for outcome in outcomes if math.isfinite(outcome.loss))
+    assert plain([asdict(rung) for rung in rungs(ladder["runs"], ladder["chance"])]) == ladder["rungs"]

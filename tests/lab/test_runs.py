@@ -1,11 +1,13 @@
 """Runs: trained once, found again, and counted as failed where divergence detection stopped them."""
 
+import json
 import math
 from pathlib import Path
 
 import pytest
 
 from bathy.errors import DataError, Diverged
+from bathy.files import write_json
 from bathy.lab import runs
 from bathy.lab.runs import chance_of_difference, ended, perplexity, read_run, train_if_needed
 from bathy.tasks import read_config
@@ -61,6 +63,15 @@ def test_an_outcome_belongs_to_its_settings_and_its_text(data: Path, lower: Path
     assert not ended(config(data, tmp_path / "run", "optim.lr=2e-3"), folder)
     assert not ended(config(lower, tmp_path / "run"), folder)
     assert not ended(config(data, tmp_path / "run"), tmp_path / "nowhere")
+
+
+def test_a_test_split_that_was_not_there_changes_no_outcome(data: Path, tmp_path: Path) -> None:
+    folder = train_if_needed(config(data, tmp_path / "run")).folder
+    outcome = json.loads((folder / "outcome.json").read_text())
+    (text,) = outcome["data"]
+    for change, same in (({"test_2017": "ids-1"}, True), ({"test": "ids-1"}, False), ({"valid": "ids-1"}, False)):
+        write_json(folder / "outcome.json", outcome | {"data": [text | change]})
+        assert ended(config(data, tmp_path / "run"), folder) == same, change
 
 
 def test_an_outcome_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:

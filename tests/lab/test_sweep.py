@@ -105,10 +105,14 @@ def test_a_worker_that_sends_heartbeats_keeps_its_trial(tmp_path: Path) -> None:
     assert study.trials[0].state.name == "RUNNING" and not silent
 
 
-def test_other_words_on_an_axis_need_another_name(tmp_path: Path) -> None:
-    work(Sweep(Grid.parse(["model.norm=layer,rms", "optim.beta2=0.99"]), tmp_path), lambda point, folder: Outcome(1.0, 2.0))
-    with pytest.raises(ConfigError, match="another --name"):
-        work(Sweep(Grid.parse(["model.norm=scale", "optim.beta2=0.99"]), tmp_path), lambda point, folder: Outcome(1.0, 2.0))
+def test_a_grid_with_other_words_joins_the_study(tmp_path: Path) -> None:
+    first, second = (
+        Sweep(Grid.parse([f"model.norm={words}", "optim.beta2=0.99"]), tmp_path) for words in ("layer,rms", "scale")
+    )
+    for sweep in (first, second):
+        work(sweep, lambda point, folder: Outcome(1.0, 2.0))
+    assert [row["model.norm"] for row in rows(connect(second), second.grid)] == ["scale"]
+    assert [row["model.norm"] for row in rows(connect(second))] == ["layer", "rms", "scale"]
 
 
 def test_results_are_rows_and_a_picture(tmp_path: Path) -> None:

@@ -22,6 +22,10 @@ def ladder(
     plan: Annotated[
         bool, typer.Option(help="Time a few updates of each depth and scheme and print what all would cost.")
     ] = False,
+    publish: Annotated[
+        Path | None,
+        typer.Option(help="Copy table, pictures and outcomes beside this page and update it; runs kept there are not trained."),
+    ] = None,
     set_: Set = None,
 ) -> None:
     """Train every depth × scheme × rate × seed of a config and draw what comes out; the same command again resumes.
@@ -29,9 +33,12 @@ def ladder(
     Example: bathy ladder configs/multi30k_tiny.toml --depths 6,12,24 --schemes post_ln,pre_ln,admin --rates 1e-3,3e-3 --plan
     """
     from bathy import console
+    from bathy.lab.ladder.gather import restore
     from bathy.lab.ladder.ladder import Ladder, climb, numbers
     from bathy.lab.ladder.ladder import plan as make_plan
     from bathy.lab.ladder.page import report
+    from bathy.lab.ladder.publish import kept
+    from bathy.lab.ladder.publish import publish as update
 
     names = tuple(name.strip() for name in schemes.split(",") if name.strip())
     chosen = tuple(rate.strip() for rate in rates.split(",") if rate.strip())
@@ -42,8 +49,12 @@ def ladder(
         cells = [(row["layers"], row["scheme"], row["seconds"], row["runs"], row["hours"]) for row in rows]
         console.out.print(console.table(f"{sum(row['hours'] for row in rows):.1f} core-hours in all", columns, cells))
         return
+    if publish is not None:
+        restore(whole, kept(publish, out))
     climb(whole, storage, workers)
     found = report(whole, storage)
+    if publish is not None:
+        update(out, publish)
     columns = ["scheme", "layers", "best loss", "best rate", "largest rate that trains", "trained", "runs", "core-hours"]
     best = {r: (r.loss, r.best_rate, r.largest_rate) if r.seeds else ("none trains", "–", "–") for r in found}
     rows_ = [(r.scheme, r.layers, *best[r], r.trained, r.runs, r.hours) for r in found]

@@ -18,6 +18,10 @@ def reproduce(
     out: Annotated[
         Path | None, typer.Option(callback=output_folder, help="Folder of data, runs and results; default results/SCALE.")
     ] = None,
+    train: Annotated[
+        list[str] | None,
+        typer.Option(help="Train only this run, by name or pattern ('admin_6_*'), or none; show what is finished. Repeatable."),
+    ] = None,
     again: Annotated[bool, typer.Option(help="Measure anew what is finished; runs are kept.")] = False,
     publish: Annotated[
         Path | None,
@@ -42,7 +46,8 @@ def reproduce(
             console.out.print(f"{known.name}: {known.purpose}")
         return
     folder = out or Path("results") / scale
-    place = Lab(find_scale(scale), folder, data, seeds, publish and kept_runs(publish, folder.name))
+    kept = publish and kept_runs(publish, folder.name)
+    place = Lab(find_scale(scale), folder, data, seeds, kept, tuple(train or ("*",)))
     for name in items:
         lab.find_item(name)
     for name in items:
@@ -50,5 +55,8 @@ def reproduce(
         console.out.print(f"\n{lab.find_item(name).title}: {place.out / name}", style="bold", markup=False)
         for verdict in verdicts:
             console.out.print(lab.line(verdict), markup=False)
+        if place.missing:
+            console.out.print(f"  not finished, and left out: {', '.join(sorted(place.missing))}", markup=False)
         if publish is not None:
             update(place.out, [name], publish)
+    lab.check_patterns(place, items)

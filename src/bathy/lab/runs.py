@@ -51,6 +51,8 @@ class Outcome:
     """Updates that the config asks for."""
     overflows: float = 0.0
     """Updates skipped because float16 overflowed, for each thousand."""
+    seconds: float = field(default=0.0, compare=False)
+    """Wall time of its updates; 0 where that was not noted."""
 
     def row(self) -> dict[str, Any]:
         """The outcome without its curve, as plain data."""
@@ -66,6 +68,7 @@ class Outcome:
             "improvement": self.improvement,
             "gap": self.gap,
             "updates": float(self.updates),
+            "stopped": float(self.stopped),
             "overflows": self.overflows,
         }
         return {name: value for name, value in values.items() if not math.isnan(value)}
@@ -168,7 +171,16 @@ def ended(config: Config, folder: Path) -> bool:
     if not (folder / "outcome.json").exists():
         return False
     found, wanted = _read_outcome(folder), identity(config)
-    return found.get("data") == wanted["data"] and _current(config, found.get("config", {})) == wanted["config"]
+    return _same_text(found.get("data"), wanted["data"]) and _current(config, found.get("config", {})) == wanted["config"]
+
+
+def _same_text(found: Any, wanted: Any) -> bool:
+    """Whether two fingerprints are of one text; a test split that only one of them knows makes no difference."""
+    if isinstance(found, list) and isinstance(wanted, list):
+        return len(found) == len(wanted) and all(map(_same_text, found, wanted))
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        return all(found.get(split) == wanted.get(split) for split in {"train", "valid"} | (found.keys() & wanted.keys()))
+    return bool(found == wanted)
 
 
 def _current(config: Config, values: Any) -> Any:
@@ -229,4 +241,14 @@ def _outcome(config: Config, folder: Path, why: str) -> Outcome:
         updates=updates,
         planned=config.train.steps,
         overflows=1000 * skipped / max(1, updates),
+        seconds=_seconds(config, rows),
     )
+
+
+def _seconds(config: Config, rows: list[dict[str, Any]]) -> float:
+    """Time of a run's updates: tokens over tokens per second, row by row."""
+    timed = [row for row in rows if row.get("tokens_per_second")]
+    steps = [0, *(row["step"] for row in timed)]
+    tokens = config.train.tokens * config.train.accumulate
+    parts = zip(steps, steps[1:], timed, strict=False)
+    return float(sum((b - a) * tokens * row.get("efficiency", 1.0) / row["tokens_per_second"] for a, b, row in parts))

@@ -192,6 +192,23 @@ def test_a_model_that_ignores_its_context_has_no_gap_and_is_found(language_confi
     assert not task.failing(means | {"loss": task.chance() - 0.1})
 
 
+@pytest.mark.parametrize(("windows", "measured"), [(1, False), (2, True), (4, True), (5, True), (9, True)])
+def test_the_context_gap_of_a_batch_of_few_windows_is_measured_or_not_there(
+    windows: int, measured: bool, language_config: Make
+) -> None:
+    """The gap of an untrained model is small, and not exactly 0 where it was measured."""
+    context = 32
+    config = language_config(train={"tokens": windows * context}, model={"context": context, "max_length": context})
+    task = make_task(config)
+    torch.manual_seed(0)
+    batch, model = next(iter(task.held_out(0, 1))), task.build().eval()
+    with torch.no_grad():
+        found = task.measure(model, batch)
+    assert len(batch.tokens) == windows and ("context_gap" in found) == measured
+    assert not measured or found["context_gap"][0] != 0.0 < found["context_gap"][1]
+    assert not task.failing({"loss": task.chance() - 1}), "what was not measured is no alarm"
+
+
 def test_a_scored_text_costs_what_validation_says(language_config: Make, tmp_path: Path, language_data: Path) -> None:
     config = language_config(train={"steps": 3})
     train(config, tmp_path / "run")

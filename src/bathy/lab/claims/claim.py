@@ -78,9 +78,11 @@ def judge(claim: Claim, numbers: Numbers) -> Verdict:
 
 
 def _seeds(checks: tuple[Checked, ...], numbers: Numbers) -> int:
-    """The fewest seeds behind any number of any check."""
-    used = [(name, value) for check in checks if check.margins for name, value in check.values.items()]
-    return min((len(value) if isinstance(value, dict) else _means(name, numbers) for name, value in used), default=0)
+    """The fewest seeds behind any check: those that all of its numbers have."""
+    used = [(check, name, value) for check in checks if check.margins for name, value in check.values.items()]
+    return min(
+        (len(check.margins) if isinstance(value, dict) else _means(name, numbers) for check, name, value in used), default=0
+    )
 
 
 def _means(name: str, numbers: Numbers) -> int:

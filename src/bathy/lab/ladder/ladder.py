@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,14 +69,16 @@ def climb(ladder: Ladder, storage: str = "", workers: int = 1) -> None:
 
 
 def plan(ladder: Ladder) -> list[dict[str, Any]]:
-    """What each depth costs for each scheme: CPU-seconds of an update, measured on a few, and hours of all its runs."""
+    """What each depth costs for each scheme: CPU-seconds of an update, measured on a few, and hours of all runs.
+
+    The hours have the validations in them."""
     rows = []
     runs = len(ladder.rates) * len(ladder.seeds)
     for point in console.track([p for p in ladder.sweep().grid.points if _first(p, ladder)], "timing"):
         config = read_config(ladder.config, [*ladder.settings, *changes(point)])
-        seconds = _seconds(config)
+        seconds, validation = _seconds(config)
         layers, scheme = list(point.values())[:2]
-        hours = seconds * config.train.steps * runs / 3600
+        hours = (seconds * config.train.steps + validation) * runs / 3600
         rows.append({"layers": int(layers), "scheme": scheme, "seconds": seconds, "runs": runs, "hours": hours})
     return rows
 
@@ -84,8 +87,8 @@ def _first(point: dict[str, str], ladder: Ladder) -> bool:
     return point["optim.lr"] == ladder.rates[0] and point["train.seed"] == str(ladder.seeds[0])
 
 
-def _seconds(config: Any) -> float:
-    """CPU-seconds of an update with one thread, the first left out."""
+def _seconds(config: Any) -> tuple[float, float]:
+    """CPU-seconds of an update with one thread, the first left out, and of all validations."""
     torch.set_num_threads(1)
     with TemporaryDirectory() as folder:  # a profile is written there
         state = begin(make_task(config), config, Path(folder), World())
@@ -96,7 +99,24 @@ def _seconds(config: Any) -> float:
         start = time.process_time()
         update(config, state, World(), batches)
         taken.append(time.process_time() - start)
-    return sum(taken[1:]) / TIMED
+    return sum(taken[1:]) / TIMED, _validations(config) * _validation(state)
+
+
+def _validations(config: Any) -> int:
+    """Validations of a run: those on the way, and the last one."""
+    return math.ceil(config.train.steps / (config.train.valid_every or config.train.steps))
+
+
+def _validation(state: Any) -> float:
+    """CPU-seconds of a validation, from its first batch."""
+    held_out = iter(state.task.held_out(0, 1))
+    first = next(held_out, None)
+    if first is None:
+        return 0.0
+    start = time.process_time()
+    with torch.no_grad():
+        state.task.measure(state.model, first)
+    return (time.process_time() - start) * (1 + sum(1 for _ in held_out))
 
 
 def numbers(text: str, option: str, least: int = 1) -> tuple[int, ...]:

@@ -9,11 +9,13 @@ Data, runs and items of one scale share a folder; what is finished there is not 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bathy.errors import ConfigError, unknown
+from bathy.errors import ConfigError, nearest, unknown
 from bathy.files import origin
 from bathy.lab.claims import Verdict
 
@@ -67,21 +69,34 @@ def reproduce(name: str, lab: Lab, again: bool = False) -> list[Verdict]:
         start = time.monotonic()
         lab.forget()
         measured = item.measure(lab)
+        if lab.missing and not measured.numbers:
+            raise ConfigError(
+                f"no run of {name} is finished ({', '.join(sorted(lab.missing))}); --train names the ones to train"
+            )
         folder.write_configs(place / "configs", lab)
         seconds = round(time.monotonic() - start, 1)
         made = origin(**settings) | {"command": lab.command(name), "seconds": seconds, "before": len(lab.before), **lab.facts}
+        made |= {"missing": sorted(lab.missing)} if lab.missing else {}
         folder.write(place, item, measured, made)
     return folder.conclude(place, item)
 
 
+def check_patterns(lab: Lab, items: Sequence[str]) -> None:
+    """An error for a pattern of --train that is the name of no run of these items, which have been measured."""
+    runs = {path.stem for name in items for path in (lab.out / name / "configs").glob("*.toml")}
+    for pattern in lab.train:
+        if pattern not in ("*", "none") and not any(fnmatchcase(run, pattern) for run in runs):
+            raise ConfigError(f"--train {pattern}: {' or '.join(items)} has no such run.{nearest(pattern, runs)}")
+
+
 def _made_with(place: Path, settings: dict[str, Any]) -> bool:
-    """Whether the folder holds a finished result of the same settings."""
+    """Whether the folder holds a whole result of the same settings."""
     from bathy.lab.reproduce.folder import read_numbers
 
     if not (place / "numbers.json").exists():
         return False
     made = read_numbers(place)[1]
-    return all(made.get(key) == value for key, value in settings.items())
+    return not made.get("missing") and all(made.get(key) == value for key, value in settings.items())
 
 
 def listing() -> list[list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -16,8 +17,9 @@ from bathy.lab.reproduce.item import Item, Measured, Needs, Table, Value, over_s
 from bathy.lab.reproduce.lab import Lab
 from bathy.lab.reproduce.spec import Spec, stack
 from bathy.lab.reproduce.stability import constant
+from bathy.lab.runs import Run
 
-KEPT = ("beta", "beta2_sum", "output_variance")
+KEPT = ("beta", "output_variance")
 STARTS = 3
 """Models drawn for the start, at least."""
 FEW = 512
@@ -34,9 +36,9 @@ def measure_18(lab: Lab) -> Measured:
     found = measure(lab, 18, ["admin", "pre_ln"], untrained=["post_ln"])
     found.numbers["admin.omega_difference"] = {str(seed): few_tokens(lab, seed) for seed in range(STARTS)}
     for spec in stack(("admin", "pre_ln"), 18):
-        for when, model in (("start", lab.fresh), ("end", lambda spec, seed: lab.run(spec, seed).model())):
-            constants = {str(seed): constant(model(spec, seed), lab.batch()) for seed in lab.seed_list}
-            found.numbers[f"{spec.scheme}.c_{when}"] = constants
+        starts = {str(seed): constant(lab.fresh(spec, seed), lab.batch()) for seed in lab.seed_list}
+        ends = {str(row.seed): row.value for row in select(found.readings, "c", model=f"{spec.scheme}, end")}
+        found.numbers |= {f"{spec.scheme}.c_start": starts, f"{spec.scheme}.c_end": ends}
     return found
 
 
@@ -54,20 +56,28 @@ def measure(lab: Lab, layers: int, trained: Sequence[str], untrained: Sequence[s
         for seed in {*lab.seed_list, *range(STARTS)}:
             found.readings += _examine(lab.fresh(spec, seed), batch, f"{scheme}, start", seed)
         for seed in lab.seed_list if scheme in trained else ():
-            found.readings += _examine(lab.run(spec, seed).model(), batch, f"{scheme}, end", seed)
+            found.readings += lab.readings(spec, seed, "dependency", partial(_examine_run, batch, f"{scheme}, end", seed))
     found.numbers = numbers(found.readings)
     return found
 
 
+def _examine_run(batch: Any, name: str, seed: int, run: Run) -> list[Reading]:
+    """The readings of a run's last checkpoint, and Theorem 2's C of it."""
+    model = run.model()
+    return [*_examine(model, batch, name, seed), Reading("c", constant(model, batch), model=name, seed=seed)]
+
+
 def _examine(model: Any, batch: Any, name: str, seed: int) -> list[Reading]:
+    """Var[x_i] of both stacks, and the encoder's β_ij."""
     rows = examine(model, batch, exams=["activations", "dependency"], name=name).readings
-    return [replace(row, seed=seed) for row in rows if row.quantity in KEPT]
+    kept = [row for row in rows if row.quantity in KEPT and (row.quantity, row.stack) != ("beta", "decoder")]
+    return [replace(row, seed=seed) for row in kept]
 
 
 def numbers(readings: Sequence[Reading]) -> dict[str, Value]:
     """Scheme.own_start and so on, one value per seed."""
     result: dict[str, Value] = {}
-    for (label, seed), rows in groups(readings, "model", "seed"):
+    for (label, seed), rows in groups([row for row in readings if row.quantity in KEPT], "model", "seed"):
         scheme, _, when = label.partition(", ")
         values = {"own": own(rows), "lean": lean(rows), "growing": growing(rows)}
         for name, value in values.items():

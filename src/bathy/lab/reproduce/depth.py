@@ -42,7 +42,8 @@ def measure(lab: Lab) -> Measured:
     found = lab.train_all(runs(lab))
     for spec in runs(lab):
         for seed in lab.seed_list:
-            last = lab.run(spec, seed).checkpoints()[-1:]  # none where it blew up before its first
+            run = lab.run(spec, seed)
+            last = run.checkpoints()[-1:] if run else []  # none where it blew up before its first
             for when, model in [("start", lab.fresh(spec, seed)), *(("end", model) for _, model in last)]:
                 per_seed = found.numbers.setdefault(f"{spec.name}.tokens_{when}", {})
                 assert isinstance(per_seed, dict)

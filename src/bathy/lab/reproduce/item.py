@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from bathy.clinic.readings import Reading, groups
+from bathy.lab.claims.predicate import half_width
 
 if TYPE_CHECKING:
     from bathy.lab.reproduce.lab import Lab
@@ -55,6 +56,12 @@ class Measured:
     numbers: dict[str, Value] = field(default_factory=dict)
     readings: list[Reading] = field(default_factory=list)
 
+    def by_seed(self, name: str) -> dict[str, float]:
+        """A trained run's number, seed by seed; nothing where it was not measured."""
+        value = self.numbers.get(name, {})
+        assert isinstance(value, dict)
+        return value
+
 
 @dataclass(frozen=True)
 class Item:
@@ -94,6 +101,18 @@ def shown(numbers: Mapping[str, Value], name: str, digits: int = 3) -> str:
     spread = f" ± {statistics.stdev(values):.{max(1, digits - 2)}g}" if len(set(values)) > 1 else ""
     mean = statistics.fmean(values)
     return (f"{mean:,.0f}" if abs(mean) >= 10**digits else f"{mean:.{digits}g}") + spread
+
+
+def difference(numbers: Mapping[str, Value], one: str, other: str) -> str:
+    """One number minus another for a table: the mean over the seeds that both have, with its 95 % interval."""
+    first, second = numbers.get(one), numbers.get(other)
+    if one == other or not isinstance(first, dict) or not isinstance(second, dict):
+        return ""
+    values = [first[seed] - second[seed] for seed in first if seed in second]
+    if not values or not all(map(math.isfinite, values)):
+        return ""
+    interval = f" ± {half_width(values):.2g}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):+.3g}{interval}"
 
 
 def each_seed(numbers: Mapping[str, Value], name: str) -> str:

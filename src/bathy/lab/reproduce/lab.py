@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from torch import Tensor
 
 from bathy.admin.profile import needs_profile
 from bathy.admin.remedies import stabilise_
+from bathy.clinic import readings
 from bathy.clinic.readings import Reading
 from bathy.core.transformer import Transformer, TransformerConfig
-from bathy.errors import ConfigError
+from bathy.errors import ConfigError, InUse
+from bathy.files import origin, when_free
 from bathy.lab.reproduce.item import Measured
 from bathy.lab.reproduce.recipes import recipe
 from bathy.lab.reproduce.scale import Scale
@@ -48,12 +51,16 @@ class Lab:
     """Seeds of what is trained."""
     kept: Path | None = None
     """Outcomes of runs that were trained anywhere, one folder per run, as they are published."""
+    train: tuple[str, ...] = ("*",)
+    """Names of the runs that may be trained, as shell patterns; other runs count if they are finished."""
     used: dict[str, Config] = field(default_factory=dict)
     """Configs that were asked for, by the name of their run."""
     before: set[str] = field(default_factory=set)
     """Those of them whose run had been trained before."""
     made: set[str] = field(default_factory=set)
     """Those whose run was trained now."""
+    missing: set[str] = field(default_factory=set)
+    """Those whose run is not finished, because `train` does not name it or another process works on it."""
     facts: dict[str, str] = field(default_factory=dict)
     """What else belongs to a result, such as BLEU's signature."""
 
@@ -69,7 +76,7 @@ class Lab:
 
     def forget(self) -> None:
         """Begin an item: nothing has been asked for yet."""
-        for known in (self.used, self.before, self.made, self.facts):
+        for known in (self.used, self.before, self.made, self.missing, self.facts):
             known.clear()
 
     def command(self, item: str) -> str:
@@ -98,13 +105,14 @@ class Lab:
         name = self.scale.configs[dataset]
         raw = self._toy() if self.raw is None else self.raw / CORPORA[dataset] if self.scale.apart else self.raw
         folder = self.out / "data" / ",".join([name, *changes])
-        prepare(recipe(name, [change("data.path", folder), change("prepare.raw", raw), *changes]))
+        config = recipe(name, [change("data.path", folder), change("prepare.raw", raw), *changes])
+        when_free(lambda: prepare(config))
         return folder
 
     def _toy(self) -> Path:
         folder = self.out / "raw"
         if not (folder / "corpus.json").exists():
-            write_toy(folder, size=8000, held_out=300)
+            when_free(lambda: write_toy(folder, size=8000, held_out=300))
         return folder
 
     def config(self, spec: Spec, seed: int) -> Config:
@@ -131,62 +139,92 @@ class Lab:
         config = self.config(spec, seed)
         return self._build({**config.model.model_dump()}, seed)
 
-    def parameters(self, spec: Spec) -> int:
-        """Parameters of a run's model, counted from its config; ω is left out, because it folds away."""
-        config = self.config(spec, self.seed_list[0])
-        with torch.device("meta"):
-            model = Transformer(
-                TransformerConfig(vocab=read_manifest(config.data.folders[0])["vocab"], **config.model.model_dump())
-            )
-        return sum(p.numel() for name, p in model.named_parameters() if not name.endswith("skip.omega"))
+    def run(self, spec: Spec, seed: int) -> Run | None:
+        """A run with its weights, trained to its end; nothing where it may not be trained, or another process trains it."""
+        config = self.config(spec, seed)
+        place = Path(config.train.run)
+        self.missing.discard(place.name)
+        if ended(config, place) or self.may_train(place.name):
+            try:
+                return self.finish(config)
+            except InUse:
+                pass
+        self.missing.add(place.name)
+        return None
 
-    def run(self, spec: Spec, seed: int) -> Run:
-        """A run with its weights, trained to its end."""
-        return self.finish(self.config(spec, seed))
+    def may_train(self, name: str) -> bool:
+        """Whether a run of that name may be trained."""
+        return any(fnmatchcase(name, pattern) for pattern in self.train)
 
-    def outcome(self, spec: Spec, seed: int, split: str = "") -> Run:
+    def outcome(self, spec: Spec, seed: int, split: str = "") -> Run | None:
         """A run for its outcome alone, and its BLEU on a split: where both are kept, it is not trained again."""
+        kept = self._kept(spec, seed, f"bleu_{split}.json" if split else "outcome.json")
+        return read_run(kept) if kept else self.run(spec, seed)
+
+    def readings(self, spec: Spec, seed: int, exam: str, examine: Callable[[Run], list[Reading]]) -> list[Reading]:
+        """What an examination of a trained run gives; written into its folder and kept with it, for the weights are not."""
+        name = f"{exam}.readings.jsonl"
+        kept = self._kept(spec, seed, name)
+        run = None if kept else self.run(spec, seed)
+        path = kept / name if kept else run.folder / name if run else None
+        if path is None:
+            return []
+        if run and not path.exists():
+            readings.write(path, examine(run), origin())
+        return readings.read(path)[0]
+
+    def _kept(self, spec: Spec, seed: int, file: str) -> Path | None:
+        """The folder beside the page that keeps this run and that file of it, if there is one."""
         config = self.config(spec, seed)
         kept = self.kept and self.kept / Path(config.train.run).name
-        if kept and ended(config, kept) and (not split or (kept / f"bleu_{split}.json").exists()):
-            self.before.add(config.train.run)
-            return read_run(kept)
-        return self.run(spec, seed)
+        if not kept or not ended(config, kept) or not (kept / file).exists():
+            return None
+        self.before.add(config.train.run)
+        return kept
 
     def finish(self, config: Config) -> Run:
         """The run of a config, trained to its end; notes whether that was done before."""
+        known = self.before if ended(config, Path(config.train.run)) else self.made
+        run = train_if_needed(config)
         if config.train.run not in self.made:
-            (self.before if ended(config, Path(config.train.run)) else self.made).add(config.train.run)
-        return train_if_needed(config)
+            known.add(config.train.run)
+        return run
 
     def train_all(self, specs: Sequence[Spec], bleu: bool = False) -> Measured:
-        """Train every spec with every seed; its numbers, and its validation curve as readings."""
-        found = Measured()
-        for seed in self.seed_list:
-            for spec in specs:
-                run = self.outcome(spec, seed, self.scale.test if bleu else "")
-                values = run.outcome.numbers()
-                if bleu:
-                    values |= run.bleu(self.config(spec, seed), self.scale.test)
-                    self.facts["bleu"] = _together(self.facts.get("bleu", ""), run.signature(self.scale.test))
-                for name, value in values.items():
-                    per_seed = found.numbers.setdefault(f"{spec.name}.{name}", {})
-                    assert isinstance(per_seed, dict)
-                    per_seed[str(seed)] = value
-                for step, loss in run.outcome.curve:
-                    label: dict[str, Any] = {"model": spec.name, "step": step, "seed": seed}
-                    found.readings += [Reading("loss", loss, **label), Reading("ppl", math.exp(min(loss, 50.0)), **label)]
+        """Train every spec with every seed; its numbers, and its validation curve as readings.
+
+        Gathered in a second round: what another process had begun in the first one may be finished by then.
+        """
+        found, each = Measured(), [(spec, seed) for seed in self.seed_list for spec in specs]
+        for spec, seed in each:
+            self._numbers(spec, seed, bleu)
+        for spec, seed in each:
+            for name, value in self._numbers(spec, seed, bleu).items():
+                per_seed = found.numbers.setdefault(f"{spec.name}.{name}", {})
+                assert isinstance(per_seed, dict)
+                per_seed[str(seed)] = value
+            run = self.outcome(spec, seed, self.scale.test if bleu else "")
+            for step, loss in run.outcome.curve if run else ():
+                label: dict[str, Any] = {"model": spec.name, "step": step, "seed": seed}
+                found.readings += [Reading("loss", loss, **label), Reading("ppl", math.exp(min(loss, 50.0)), **label)]
         return found
+
+    def _numbers(self, spec: Spec, seed: int, bleu: bool) -> dict[str, float]:
+        """What came out of a run, with its BLEU if that is asked for; nothing where the run is missing."""
+        run = self.outcome(spec, seed, self.scale.test if bleu else "")
+        if run is None or not bleu:
+            return run.outcome.numbers() if run else {}
+        scores = run.bleu(self.config(spec, seed), self.scale.test)
+        self.facts["bleu"] = _together(self.facts.get("bleu", ""), run.signature(self.scale.test))
+        return run.outcome.numbers() | scores
 
     def bleu_differs(self, one: Spec, other: Spec) -> dict[str, float]:
         """p of the difference between two runs' BLEU, by paired bootstrap, for each seed whose translations are kept."""
-        test = self.scale.test
-        found = {
-            str(seed): chance_of_difference(
-                self.outcome(one, seed, test), self.outcome(other, seed, test), self.config(one, seed), test
-            )
-            for seed in self.seed_list
-        }
+        test, found = self.scale.test, {}
+        for seed in self.seed_list:
+            first, second = self.outcome(one, seed, test), self.outcome(other, seed, test)
+            if first and second:
+                found[str(seed)] = chance_of_difference(first, second, self.config(one, seed), test)
         return {seed: p for seed, p in found.items() if not math.isnan(p)}
 
     def batch(self, tokens: int | None = None, seed: int = 1111) -> tuple[Tensor, Tensor]:

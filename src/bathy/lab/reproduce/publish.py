@@ -11,10 +11,11 @@ from bathy.files import write_text
 from bathy.lab.reproduce import find_item
 from bathy.lab.reproduce.folder import MARK, judged, page, read_numbers
 from bathy.lab.reproduce.item import Table
+from bathy.lab.reproduce.reasons import reason
 
 SMALL = ("numbers.json", "verdicts.json", "figure.svg")
 """What is copied besides the configs; readings stay behind."""
-RUNS = ("outcome.json", "bleu_*.json", "*.hyp")
+RUNS = ("outcome.json", "bleu_*.json", "*.hyp", "*.readings.jsonl")
 """What is copied of a run, so that it need not be trained again where only that is asked for, nor translate again."""
 LARGEST = 800_000
 """Bytes of a file that is copied at most: a figure with thousands of marks stays behind."""
@@ -72,11 +73,12 @@ def refreshed(document: Path) -> str:
 
 
 def summary(document: Path) -> str:
-    """The claims of every result on the page, each with its verdict, by how much it holds, and how many seeds say so."""
+    """The claims of every result on the page: verdict, by how much each holds, how many seeds say so, why one does not."""
     rows = []
     for folder in sorted(path.parent for path in document.with_suffix("").glob("*/*/numbers.json")):
         for verdict in judged(folder.name, read_numbers(folder)[0]):
-            effect = "; ".join(f"`{check.predicate}`: {check.margin}" for check in verdict.deciding)
+            checks = verdict.checks if verdict.answer == "not decidable" else verdict.deciding
+            effect = "; ".join(f"`{check.predicate}`: {check.margin}" for check in checks)
             seeds = f"{verdict.seeds} of {verdict.claim.seeds}" if verdict.seeds < verdict.claim.seeds else str(verdict.seeds)
             place = f"{verdict.claim.place}; [`{folder.name}`](#{anchor(find_item(folder.name).title)})"
             rows.append(
@@ -86,9 +88,11 @@ def summary(document: Path) -> str:
                     effect,
                     seeds,
                     folder.parent.name,
+                    reason(verdict.claim.id) if verdict.answer == "not reproduced" else "",
                 ]
             )
-    return Table(["claim", "verdict", "margin by which it holds (negative: does not)", "seeds", "scale"], rows).markdown()
+    heads = ["claim", "verdict", "margin by which it holds (negative: does not)", "seeds", "scale", "why it differs"]
+    return Table(heads, rows).markdown()
 
 
 def anchor(title: str) -> str:

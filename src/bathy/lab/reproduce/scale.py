@@ -37,6 +37,8 @@ class Scale:
     """Layers, updates, warm-up and tokens of the deepest models."""
     test: str = "test"
     """The split that is translated."""
+    low_rates: tuple[str, ...] = ()
+    """The paper's own rates for that grid, where the scale's are higher."""
     data: str = ""
     """What --data must give; empty: nothing, the toy corpus is built in."""
 
@@ -79,6 +81,7 @@ SCALES: dict[str, Scale] = {
         rates=("1e-3", "2e-3", "3e-3", "4e-3", "5e-3"),
         grid_steps=600,
         demonstration=(1000, 450, 75, 1024),
+        low_rates=("1e-4", "2e-4", "3e-4", "4e-4", "5e-4"),
         test="test_2016_flickr",
         data="Multi30k: a folder of raw text (train.de, train.en, val.de …) or a prepared one",
     ),

@@ -33,12 +33,12 @@ def grid(lab: Lab) -> list[Spec]:
 
 
 def measure(lab: Lab) -> Measured:
-    """Validation loss of every point, and which one the rule chooses."""
+    """Validation loss of every point, and which one the rule chooses once all are there."""
     runs = grid(lab)
     found = lab.train_all(runs)
-    losses = {run.name: _mean(found.numbers[f"{run.name}.loss"]) for run in runs}
-    chosen = choose(losses)
-    found.numbers |= {f"{run.name}.chosen": float(run.name == chosen) for run in runs}
+    if not lab.missing:
+        chosen = choose({run.name: _mean(found.numbers[f"{run.name}.loss"]) for run in runs})
+        found.numbers |= {f"{run.name}.chosen": float(run.name == chosen) for run in runs}
     return found
 
 
@@ -58,7 +58,7 @@ def table(numbers: Mapping[str, Value]) -> Table:
         [
             f"`{run}`",
             *(shown(numbers, f"{run}.{name}", 4) for name in ("loss", "ppl")),
-            "chosen" if numbers[f"{run}.chosen"] else "",
+            "chosen" if numbers.get(f"{run}.chosen") else "",
         ]
         for run in runs
     ]

@@ -6,8 +6,11 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
+
+from torch import Tensor
 
 from bathy.clinic import plots
 from bathy.clinic.exams import snapshot, updates
@@ -18,6 +21,7 @@ from bathy.errors import require
 from bathy.lab.reproduce.item import Item, Measured, Needs, Table, Value, over_seeds, shown
 from bathy.lab.reproduce.lab import Lab
 from bathy.lab.reproduce.spec import Spec
+from bathy.lab.runs import Run
 
 SUBJECT = Spec("pre_ln_12", "pre_ln", 12)
 """The paper looks at a 12-layer Pre-LN model."""
@@ -31,13 +35,11 @@ def measure_5(lab: Lab) -> Measured:
     found = measure_11(lab)
     runs = sgd_runs(lab)
     trained = lab.train_all(runs)
-    improvement = {spec.name: trained.numbers[f"{spec.name}.improvement"] for spec in runs}
-    best: dict[str, float] = {}
-    for name, per_seed in improvement.items():
-        assert isinstance(per_seed, dict)
-        for seed, value in per_seed.items() if name != "radam" else ():
-            best[seed] = max(value, best.get(seed, -math.inf))
-    found.numbers |= {f"{name}.improvement": value for name, value in improvement.items()} | {"sgd.improvement": best}
+    improvement = {spec.name: trained.by_seed(f"{spec.name}.improvement") for spec in runs}
+    whole = set.intersection(*(set(per_seed) for per_seed in improvement.values()))
+    best = {seed: max(own[seed] for name, own in improvement.items() if name != "radam") for seed in sorted(whole)}
+    wanted = {f"{spec.name}.{name}" for spec in runs for name in ("loss", "improvement")}
+    found.numbers |= {name: value for name, value in trained.numbers.items() if name in wanted} | {"sgd.improvement": best}
     return found
 
 
@@ -55,16 +57,22 @@ def measure_11(lab: Lab) -> Measured:
     """‖∇W‖ at each kept checkpoint and ‖W' − W‖ to the next one."""
     rows: list[Reading] = []
     for seed in lab.seed_list:
-        models = lab.run(SUBJECT, seed).checkpoints()
-        for (step, model), (_, later) in pairwise(models):
-            label = {"model": SUBJECT.name, "step": step}
-            with examined(model, lab.batch(), label=label) as subject:
-                found = gradients(subject)
-                before = snapshot(subject.sites)
-            with examined(later, lab.batch(), label=label) as subject:
-                found += updates(subject, before)
-            rows += [replace(row, seed=seed) for row in found if row.quantity in ("weight_gradient", "weight_update")]
+        rows += lab.readings(SUBJECT, seed, "updates", partial(_examine_run, lab.batch(), seed))
     return Measured(numbers(rows), rows)
+
+
+def _examine_run(batch: tuple[Tensor, Tensor], seed: int, run: Run) -> list[Reading]:
+    """Norms of attention's matrices, of their gradients at a checkpoint and of their change to the next."""
+    rows: list[Reading] = []
+    for (step, model), (_, later) in pairwise(run.checkpoints()):
+        label = {"model": SUBJECT.name, "step": step}
+        with examined(model, batch, label=label) as subject:
+            rows += gradients(subject)
+            before = snapshot(subject.sites)
+        with examined(later, batch, label=label) as subject:
+            rows += updates(subject, before)
+    kept = ("weight_gradient", "weight_update")
+    return [replace(row, seed=seed) for row in rows if row.quantity in kept and row.role in ATTENTION]
 
 
 def numbers(rows: Sequence[Reading]) -> dict[str, Value]:

@@ -21,16 +21,16 @@ Row = dict[str, Any]
 STATES = {"COMPLETE": "trained", "PRUNED": "stopped", "RUNNING": "running", "WAITING": "waiting", "FAIL": "failed"}
 
 
-def rows(study: Study, grid: Grid) -> list[Row]:
-    """One row a point of the grid: its values, the state of its latest trial, and what the run gave."""
+def rows(study: Study, grid: Grid | None = None) -> list[Row]:
+    """One row per point of the grid, or of the whole study: its values, its latest trial's state, and what the run gave."""
     latest: dict[tuple[str, ...], Row] = {}
     for trial in study.get_trials(deepcopy=False):
         point = trial.user_attrs.get("point")
         if point is None or "skipped" in trial.user_attrs:
             continue
-        found = {key: trial.user_attrs.get(key) for key in ("loss", "ppl", "why", "folder")}
+        found = {key: trial.user_attrs.get(key) for key in ("loss", "ppl", "seconds", "why", "folder")}
         latest[tuple(point.values())] = {**point, "state": STATES[trial.state.name], **found}
-    wanted = [tuple(point.values()) for point in grid.points]
+    wanted = [*latest] if grid is None else [tuple(point.values()) for point in grid.points]
     return [latest[values] for values in wanted if values in latest]
 
 

@@ -131,25 +131,27 @@ class Language(Task):
             readings["accuracy"] = (float(correct(network, x, batch)), count)
         elif self.valid.bytes_per_token:
             readings["bits_per_byte"] = (nll / math.log(2), count * self.valid.bytes_per_token)
-        return readings | {"context_gap": self._gap(network, x, batch)}
+        return readings | self._gap(network, x, batch)
 
-    def _gap(self, model: Transformer, x_btd: Tensor, batch: Batch) -> tuple[float, float]:
+    def _gap(self, model: Transformer, x_btd: Tensor, batch: Batch) -> dict[str, tuple[float, float]]:
         """How much dearer tokens are when their context is another window's; the token just read, or hidden, stays.
 
-        A causal model that has learned no more than which token follows which has a gap of 0.
+        A causal model that has learned no more than which token follows which has a gap of 0. A batch of one window has no
+        other to take the context from, and says nothing.
         """
-        part = Batch(*(None if p is None else p[::GAP_ROWS] for p in vars(batch).values()))  # type: ignore[arg-type]
+        every = GAP_ROWS if len(batch.tokens) > GAP_ROWS else 1
+        part = Batch(*(None if p is None else p[::every] for p in vars(batch).values()))  # type: ignore[arg-type]
         if len(part.tokens) < 2:
-            return 0.0, 0.0
+            return {}
         odd = torch.arange(part.tokens.shape[1], device=part.tokens.device) % 2 == 1
         asked = odd.expand_as(part.tokens) if part.chosen is None else part.chosen
         if not asked.any():
-            return 0.0, 0.0
+            return {}
         part = replace(part, chosen=asked, documents=None)
         wrong = replace(part, tokens=torch.where(asked, part.tokens, part.tokens.roll(1, 0)))
-        right = features(model, part) if batch.documents is not None else x_btd[::GAP_ROWS]
+        right = features(model, part) if batch.documents is not None else x_btd[::every]
         costs = [float(self._loss(model, x, part)[1]) for x in (features(model, wrong), right)]
-        return costs[0] - costs[1], float(part.count)
+        return {"context_gap": (costs[0] - costs[1], float(part.count))}
 
     def show(self, model: nn.Module) -> dict[str, Any]:
         """A sample: a continuation of task.prompt, or a piece of text with hidden tokens filled in."""
@@ -185,7 +187,8 @@ class Language(Task):
     def failing(self, readings: Readings) -> str:
         """That the model has improved on guessing and yet hardly uses what stands further away than one token."""
         improvement = self.chance() - readings["loss"]
-        return hardly_uses("the model hardly uses its context", improvement, readings["context_gap"], IGNORED)
+        gap = readings.get("context_gap", math.inf)
+        return hardly_uses("the model hardly uses its context", improvement, gap, IGNORED)
 
     def advice(self) -> str:
         """A scheme for depth, where the stack is plain Post-LN."""
