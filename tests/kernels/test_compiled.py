@@ -114,6 +114,20 @@ def test_what_is_done_to_each_number(normal: Callable[..., Tensor]) -> None:
 
 
 @needs_compiler
+def test_what_is_not_a_number_is_not_lost(normal: Callable[..., Tensor]) -> None:
+    x, (dropped, _) = torch.full((4, 2 * compiled.lanes()), torch.nan), dropped_for(8 * compiled.lanes())
+    heads = x.view(1, 1, 4, -1)
+    results = [
+        compiled.mask(x, dropped), compiled.relu_mask_(x.clone(), dropped), compiled.relu_mask_(x.clone(), None),
+        compiled.relu_mask_back_(x.clone(), x, 2.0), compiled.join(x, normal(*x.shape), dropped, 1.0),
+        compiled.join(normal(*x.shape), x, dropped, 1.0), compiled.norm(x, x[0], None, 1e-5)[0],
+        compiled.attend((heads, normal(*heads.shape), normal(*heads.shape)), None, False, None, 1.0)[0],
+        compiled.attend((normal(*heads.shape), normal(*heads.shape), heads), None, True, None, 1.0)[0],
+    ]  # fmt: skip
+    assert all(result.isnan().all() for result in results)
+
+
+@needs_compiler
 @pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**32, 2**63 - 1])
 def test_draws_are_numpys(seed: int) -> None:
     assert (compiled.draw(seed, 501).numpy().view(np.uint64) == np.random.SFC64(seed).random_raw(501)).all()

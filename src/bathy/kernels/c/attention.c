@@ -62,7 +62,7 @@ static inline void softmax_row(float *restrict s, float *restrict p, const float
     if (draws) {
         for (long j = 0; j < wide; j++) {
             p[j] = s[j] * one;
-            s[j] = draws[j] >= level ? p[j] * kept : 0.0f;
+            s[j] = p[j] * (draws[j] >= level ? kept : 0.0f);
         }
     } else {
         for (long j = 0; j < wide; j++) p[j] = s[j] *= one;

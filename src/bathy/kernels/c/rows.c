@@ -1,5 +1,6 @@
 /* What a sub-layer does to each row (a token of the batch): dropout, ω · x + y, layer norm, and the way back; and the softmax
-   of the loss. Sums over rows are taken in chunks of fixed size, so that they do not depend on the number of threads. */
+   of the loss. Sums over rows are taken in chunks of fixed size, so that they do not depend on the number of threads. What is not a
+   number stays none, dropped or not. */
 
 #include "scalar.h"
 #include "vector.h"
@@ -17,7 +18,7 @@ void join(long rows, long width, const float *x, const float *y, const int16_t *
         const int16_t *bits = draws ? draws + r * width : NULL;
         float *out = z + r * width;
         if (bits)
-            for (long d = 0; d < width; d++) out[d] = bits[d] >= level ? b[d] * kept : 0.0f;
+            for (long d = 0; d < width; d++) out[d] = b[d] * (bits[d] >= level ? kept : 0.0f);
         else if (out != b)
             memcpy(out, b, sizeof(float) * width);
         if (vector)
@@ -103,24 +104,24 @@ void sum_rows(long rows, long width, const float *a, const float *b, float *out,
 /* x · m / (1 − p), m = 0 where the draw is below the level */
 void mask(long count, const float *x, const int16_t *draws, int16_t level, float kept, float *out, long threads) {
 #pragma omp parallel for simd if (parallel : threads > 1) num_threads(threads)
-    for (long i = 0; i < count; i++) out[i] = draws[i] >= level ? x[i] * kept : 0.0f;
+    for (long i = 0; i < count; i++) out[i] = x[i] * (draws[i] >= level ? kept : 0.0f);
 }
 
 /* dropout(relu(x)); no draws: relu(x) */
 void relu_mask(long count, const float *x, const int16_t *draws, int16_t level, float kept, float *out, long threads) {
     if (draws) {
 #pragma omp parallel for simd if (parallel : threads > 1) num_threads(threads)
-        for (long i = 0; i < count; i++) out[i] = draws[i] >= level && x[i] > 0.0f ? x[i] * kept : 0.0f;
+        for (long i = 0; i < count; i++) out[i] = (x[i] <= 0.0f ? 0.0f : x[i]) * (draws[i] >= level ? kept : 0.0f);
     } else {
 #pragma omp parallel for simd if (parallel : threads > 1) num_threads(threads)
-        for (long i = 0; i < count; i++) out[i] = x[i] > 0.0f ? x[i] : 0.0f;
+        for (long i = 0; i < count; i++) out[i] = x[i] <= 0.0f ? 0.0f : x[i];
     }
 }
 
 /* the gradient of x from that of dropout(relu(x)), whose result is above 0 just where x was above 0 and was kept */
 void relu_mask_back(long count, const float *grad, const float *result, float kept, float *out, long threads) {
 #pragma omp parallel for simd if (parallel : threads > 1) num_threads(threads)
-    for (long i = 0; i < count; i++) out[i] = result[i] > 0.0f ? grad[i] * kept : 0.0f;
+    for (long i = 0; i < count; i++) out[i] = result[i] <= 0.0f ? 0.0f : grad[i] * kept;
 }
 
 /* Logits become softmax(z) − (1 − ε) e_y; the NLL and z_y of each row */
