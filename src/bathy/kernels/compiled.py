@@ -167,9 +167,9 @@ def attend_back(
     _c().attend_back(ctypes.byref(at), grad_rd.data_ptr(), *rest)
 
 
-def join(x_rd: Tensor, y_rd: Tensor, dropped: Dropped | None, omega: Tensor | float) -> Tensor:
-    """ω · x + dropout(y), ω a number or a vector."""
-    z = torch.empty_like(y_rd)
+def join(x_rd: Tensor, y_rd: Tensor, dropped: Dropped | None, omega: Tensor | float, into: Tensor | None = None) -> Tensor:
+    """ω · x + dropout(y), ω a number or a vector; written `into` a tensor, which may be y."""
+    z = torch.empty_like(y_rd) if into is None else into
     draws, level, kept = (dropped.draws.data_ptr(), dropped.level, dropped.kept) if dropped else (None, 0, 1.0)
     vector, number = (omega.data_ptr(), 0.0) if isinstance(omega, Tensor) else (None, omega)
     _c().join(*x_rd.shape, x_rd.data_ptr(), y_rd.data_ptr(), draws, level, kept, vector, number, z.data_ptr(), _threads())

@@ -92,8 +92,17 @@ class _Sublayer(torch.autograd.Function):
         pre_gamma = pre_nu = None
         if around.pre is not None:
             dh, pre_gamma, pre_nu = norm_rows_back(around.pre, dh, x, pre_mean, pre_deviation)
-        dx = dh.add_(dz if isinstance(around.omega, float) and around.omega == 1.0 else dz * around.omega)
+        dx = _added_back(around.omega, dz, dh)
         return None, None, dx.view(ctx.shape), d_memory, pre_gamma, pre_nu, d_omega, d_gamma, d_nu, *inner
+
+
+def _added_back(omega: Tensor | float, dz_rd: Tensor, dh_rd: Tensor) -> Tensor:
+    """dh + ω · dz, in dh's place."""
+    if isinstance(omega, float) and omega == 1.0:
+        return dh_rd.add_(dz_rd)
+    if (isinstance(omega, float) or omega.dim() == 1) and own_rows(dz_rd, dh_rd):
+        return compiled.join(dz_rd, dh_rd, None, omega, into=dh_rd)
+    return dh_rd.add_(dz_rd * omega)
 
 
 def _added(around: Around, x_rd: Tensor, y_rd: Tensor, draws: Maybe) -> Tensor:

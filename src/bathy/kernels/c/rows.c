@@ -9,7 +9,7 @@
 
 enum { CHUNK = 256 };
 
-/* z = ω · x + dropout(y); ω is a vector, or NULL for the number `omega`; no draws: no dropout */
+/* z = ω · x + dropout(y), the product rounded before it is added; z may be y. ω is a vector, or NULL for the number `omega`; no draws: no dropout */
 void join(long rows, long width, const float *x, const float *y, const int16_t *draws, int16_t level, float kept, const float *vector,
           float omega, float *z, long threads) {
 #pragma omp parallel for if (threads > 1) num_threads(threads)
@@ -22,9 +22,9 @@ void join(long rows, long width, const float *x, const float *y, const int16_t *
         else if (out != b)
             memcpy(out, b, sizeof(float) * width);
         if (vector)
-            for (long d = 0; d < width; d++) out[d] = fmaf(vector[d], a[d], out[d]);
+            for (long d = 0; d < width; d++) out[d] += vector[d] * a[d];
         else
-            for (long d = 0; d < width; d++) out[d] = fmaf(omega, a[d], out[d]);
+            for (long d = 0; d < width; d++) out[d] += omega * a[d];
     }
 }
 
