@@ -72,7 +72,9 @@ def test_a_norm_and_its_gradients(rows: int, width: int, shifted: bool, normal: 
     out, mean, deviation = compiled.norm(x, gamma, nu, 1e-2)
     expected = F.layer_norm(x.double(), (width,), gamma.double(), None if nu is None else nu.double(), 1e-2)
     torch.testing.assert_close(out, expected.float(), **CLOSE)
-    found = compiled.norm_back(grad, x, mean, deviation, gamma, nu)
+    stream = normal(rows, width)
+    *found, d_omega = compiled.norm_back(grad, x, mean, deviation, gamma, nu, stream)
+    assert d_omega is not None and torch.equal(d_omega, compiled.sum_rows(found[0], stream))  # type: ignore[arg-type]
     wanted = torch.autograd.grad(expected.float(), [x, gamma, *([] if nu is None else [nu])], grad)
     torch.testing.assert_close([part for part in found if part is not None], list(wanted), rtol=1e-3, atol=1e-3)
 

@@ -51,7 +51,7 @@ SIGNATURES: dict[str, str] = {
     "attend_back": "pppppppppp",
     "join": "iippplfpfpi",
     "norm": "iipppfpppi",
-    "norm_back": "iippppppppi",
+    "norm_back": "iippppppppppi",
     "sum_rows": "iipppi",
     "mask": "ipplfpi",
     "relu_mask": "ipplfpi",
@@ -185,13 +185,20 @@ def norm(x_rd: Tensor, gamma: Tensor, nu: Tensor | None, eps: float) -> tuple[Te
 
 
 def norm_back(
-    grad_rd: Tensor, x_rd: Tensor, mean: Tensor, deviation: Tensor, gamma: Tensor, nu: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Gradients of x, γ and ν."""
+    grad_rd: Tensor,
+    x_rd: Tensor,
+    mean: Tensor,
+    deviation: Tensor,
+    gamma: Tensor,
+    nu: Tensor | None,
+    stream: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Gradients of x, γ and ν; and Σ dx ⊙ stream, that of ω where x is ω · stream + …."""
     dx, d_gamma, d_nu = torch.empty_like(x_rd), torch.empty_like(gamma), None if nu is None else torch.empty_like(nu)
-    given = (part.data_ptr() for part in (grad_rd, x_rd, mean, deviation, gamma, dx, d_gamma))
-    _c().norm_back(*x_rd.shape, *given, None if d_nu is None else d_nu.data_ptr(), _threads())
-    return dx, d_gamma, d_nu
+    d_omega = None if stream is None else torch.empty_like(gamma)
+    parts = (grad_rd, x_rd, mean, deviation, gamma, stream, dx, d_gamma, d_nu, d_omega)
+    _c().norm_back(*x_rd.shape, *(None if part is None else part.data_ptr() for part in parts), _threads())
+    return dx, d_gamma, d_nu, d_omega
 
 
 def sum_rows(a_rd: Tensor, b_rd: Tensor | None = None) -> Tensor:

@@ -44,7 +44,7 @@ class _LayerNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Maybe, ...]:
         rows, mean, deviation, weight, bias = ctx.saved_tensors
-        dx, d_gamma, d_nu = norm_rows_back(Norm(weight, bias, 0.0), grad.reshape(rows.shape), rows, mean, deviation)
+        dx, d_gamma, d_nu, _ = norm_rows_back(Norm(weight, bias, 0.0), grad.reshape(rows.shape), rows, mean, deviation)
         return dx.view(grad.shape), d_gamma, d_nu, None
 
 
@@ -55,11 +55,12 @@ def norm_rows(norm: Norm, x_rd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return torch.native_layer_norm(x_rd, x_rd.shape[1:], *norm)
 
 
-def norm_rows_back(norm: Norm, grad_rd: Tensor, x_rd: Tensor, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor, Maybe]:
-    """Gradients of x, γ and ν."""
+def norm_rows_back(
+    norm: Norm, grad_rd: Tensor, x_rd: Tensor, mean: Tensor, deviation: Tensor, stream: Maybe = None
+) -> tuple[Tensor, Tensor, Maybe, Maybe]:
+    """Gradients of x, γ and ν; and, where that costs no further pass, Σ dx ⊙ stream, ω's for x = ω · stream + …."""
     if own_rows(grad_rd := grad_rd.contiguous(), x_rd, norm.weight):
-        return compiled.norm_back(grad_rd, x_rd, mean, deviation, norm.weight, norm.bias)
+        return compiled.norm_back(grad_rd, x_rd, mean, deviation, norm.weight, norm.bias, stream)
     wanted = [True, True, norm.bias is not None]
-    return torch.ops.aten.native_layer_norm_backward(
-        grad_rd, x_rd, x_rd.shape[1:], mean, deviation, norm.weight, norm.bias, wanted
-    )
+    given = grad_rd, x_rd, x_rd.shape[1:], mean, deviation, norm.weight, norm.bias, wanted
+    return *torch.ops.aten.native_layer_norm_backward(*given), None

@@ -83,15 +83,17 @@ class _Sublayer(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Maybe, ...]:
         around: Around = ctx.around
         x, memory, h, pre_mean, pre_deviation, draws, z, mean, deviation, *rest = ctx.saved_tensors
-        dz, d_gamma, d_nu = grad.reshape(x.shape), None, None
+        dz, d_gamma, d_nu, d_omega = grad.reshape(x.shape), None, None, None
         if around.post is not None:
-            dz, d_gamma, d_nu = norm_rows_back(around.post, dz, z, mean, deviation)
+            stream = x if isinstance(around.omega, Tensor) and around.omega.dim() == 1 else None
+            dz, d_gamma, d_nu, d_omega = norm_rows_back(around.post, dz, z, mean, deviation, stream)
         dy = dz if draws is None else masked(dz, draws, round(around.rate * LEVELS))
-        d_omega = omega_back(dz, x, around.omega) if isinstance(around.omega, Tensor) else None
+        if d_omega is None and isinstance(around.omega, Tensor):
+            d_omega = omega_back(dz, x, around.omega)
         dh, d_memory, *inner = ctx.inner.backward(dy, x if h is None else h, memory, tuple(rest[: ctx.inside]))
         pre_gamma = pre_nu = None
         if around.pre is not None:
-            dh, pre_gamma, pre_nu = norm_rows_back(around.pre, dh, x, pre_mean, pre_deviation)
+            dh, pre_gamma, pre_nu, _ = norm_rows_back(around.pre, dh, x, pre_mean, pre_deviation)
         dx = _added_back(around.omega, dz, dh)
         return None, None, dx.view(ctx.shape), d_memory, pre_gamma, pre_nu, d_omega, d_gamma, d_nu, *inner
 

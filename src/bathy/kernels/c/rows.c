@@ -50,14 +50,15 @@ void norm(long rows, long width, const float *x, const float *gamma, const float
     }
 }
 
-/* dx = (g γ − mean(g γ) − x̂ · mean(g γ x̂)) / σ; the gradients of γ and ν (which may be NULL) are sums over rows */
+/* dx = (g γ − mean(g γ) − x̂ · mean(g γ x̂)) / σ; the gradients of γ and ν are sums over rows, and so is Σ dx ⊙ stream, the gradient
+   of ω where x = ω · stream + …; ν's and ω's may be NULL */
 void norm_back(long rows, long width, const float *grad, const float *x, const float *mean, const float *deviation,
-               const float *gamma, float *dx, float *d_gamma, float *d_nu, long threads) {
+               const float *gamma, const float *stream, float *dx, float *d_gamma, float *d_nu, float *d_omega, long threads) {
     long chunks = (rows + CHUNK - 1) / CHUNK;
-    float *sums = calloc(2 * chunks * width, sizeof *sums);
+    float *sums = calloc(3 * chunks * width, sizeof *sums);
 #pragma omp parallel for if (threads > 1) num_threads(threads)
     for (long c = 0; c < chunks; c++) {
-        float *of_gamma = sums + 2 * c * width, *of_nu = of_gamma + width;
+        float *of_gamma = sums + 3 * c * width, *of_nu = of_gamma + width, *of_omega = of_nu + width;
         for (long r = c * CHUNK; r < rows && r < (c + 1) * CHUNK; r++) {
             const float *g = grad + r * width, *a = x + r * width;
             float mu = mean[r], one = deviation[r], sum = 0.0f, along = 0.0f;
@@ -70,15 +71,17 @@ void norm_back(long rows, long width, const float *grad, const float *x, const f
             sum /= width, along /= width;
             float *to = dx + r * width;
             for (long d = 0; d < width; d++) to[d] = (g[d] * gamma[d] - sum - (a[d] - mu) * one * along) * one;
+            if (d_omega)
+                for (long d = 0; d < width; d++) of_omega[d] += to[d] * stream[r * width + d];
         }
     }
-    memset(d_gamma, 0, sizeof(float) * width);
-    if (d_nu) memset(d_nu, 0, sizeof(float) * width);
-    for (long c = 0; c < chunks; c++)
-        for (long d = 0; d < width; d++) {
-            d_gamma[d] += sums[2 * c * width + d];
-            if (d_nu) d_nu[d] += sums[(2 * c + 1) * width + d];
-        }
+    float *results[3] = {d_gamma, d_nu, d_omega};
+    for (int part = 0; part < 3; part++) {
+        if (!results[part]) continue;
+        memset(results[part], 0, sizeof(float) * width);
+        for (long c = 0; c < chunks; c++)
+            for (long d = 0; d < width; d++) results[part][d] += sums[(3 * c + part) * width + d];
+    }
     free(sums);
 }
 
