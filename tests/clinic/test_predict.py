@@ -2,6 +2,7 @@
 
 import json
 import math
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from bathy.clinic.losses import default_loss
 from bathy.clinic.odds import Odds, features, fitted
 from bathy.clinic.predict import LOOKS, optimizer_for
 from bathy.clinic.readings import select
-from bathy.clinic.rehearsal import Recipe, StandIn, objective_from
+from bathy.clinic.rehearsal import Point, Recipe, StandIn, objective_from
+from bathy.clinic.search import largest_rate
 from bathy.errors import BatchError, ConfigError
 
 
@@ -171,6 +173,8 @@ def test_an_optimiser_of_the_model_is_copied_group_by_group() -> None:
         ({"remedies": ["admln"]}, "Did you mean admin"),
         ({"optimizer": "Adamm"}, "Did you mean adam"),
         ({"batches": []}, "no batches"),
+        ({"optimizer": "LBFGS"}, "cannot train Transformer.*closure"),
+        ({"optimizer": torch.optim.SGD(nn.Linear(1, 1).parameters(), 0.1)}, "no parameter of this model"),
     ],
 )
 def test_what_cannot_be_predicted_is_one_line(settings: dict[str, Any], message: str) -> None:
@@ -184,6 +188,52 @@ def test_a_loss_that_is_not_finite_counts_as_the_worst_readings() -> None:
     found = StandIn(model, recipe(model, batches(model))).rehearse(1e30, 4)
     worst = features(found.points, 4, 0)
     assert len(found.losses) < 5 and worst["tokens"] == -12 and fitted("one look").failure(worst) > 0.5
+
+
+def points(tokens: list[float], gradients: list[float]) -> list[Point]:
+    stacks = [{"encoder": [1.0, value, value, 1.0], "decoder": [2.0, 0.5, 0.5, 1.0]} for value in tokens]
+    return [Point(1.0, own, gradient=norm) for own, norm in zip(stacks, gradients, strict=True)]
+
+
+def test_tokens_are_compared_with_their_start_and_the_worst_stack_counts() -> None:
+    variances = [0.4, 0.1, 0.04, 0.004, 0.3]
+    found = features(points(variances, [1.0] * 5), 4, 0)
+    assert found["tokens"] == pytest.approx(statistics.median(math.log10(v / 0.4) for v in variances[1:]))
+    scaled = features(points([0.01 * v for v in variances], [1.0] * 5), 4, 0)
+    assert scaled == pytest.approx(found)  # a model that starts with tokens that are alike is not collapsed by training
+    assert features(points([0.1, 0.2, 0.3, 0.4, 0.4], [1.0] * 5), 4, 0)["tokens"] == 0
+
+
+@pytest.mark.parametrize(
+    ("norms", "growth"),
+    [
+        ([1.0, 0.5, 2.0, 1.0, 9.0], 4.0),  # from 0.5 to 2; the last belongs to no update
+        ([8.0, 4.0, 2.0, 1.0, 0.5], 1.0),
+        ([1.0, 1e-6, 0.5, 0.1, 0.0], 5.0),  # below a tenth of the first, batches decide its size
+        ([1.0, math.inf, 1.0, 1.0, 1.0], 1e4),
+        ([0.0, 0.0, 0.0, 0.0, 0.0], 1.0),
+    ],
+)
+def test_growth_is_the_largest_factor_from_one_gradient_to_a_later_one(norms: list[float], growth: float) -> None:
+    assert 10 ** features(points([1.0] * 5, norms), 4, 0)["gradient"] == pytest.approx(growth)
+
+
+@pytest.mark.parametrize(("lr", "border"), [(1e10, 3e-2), (1e-12, 3e-6), (1e-3, 3e-2)])
+def test_the_search_comes_back_from_rates_far_outside(lr: float, border: float) -> None:
+    asked: list[float] = []
+
+    def failure(rate: float) -> float:
+        asked.append(rate)
+        return 1 / (1 + (border / rate) ** 2)
+
+    found = largest_rate(lr, failure, 6)
+    assert len(set(asked)) <= 6 and found.rate == pytest.approx(border, rel=0.05) and found.low < border < found.high
+
+
+def test_a_sparse_gradient_is_rehearsed() -> None:
+    model = nn.Sequential(nn.Embedding(20, 8, sparse=True), nn.Linear(8, 20))
+    found = bathy.predict(model, torch.randint(1, 20, (4, 6)), optimizer="SGD", look="one look", remedies=[])
+    assert 0 < found.failure < 1
 
 
 def test_the_odds_are_a_logistic() -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 
 from bathy.clinic.rehearsal import Point
@@ -19,7 +21,9 @@ from bathy.clinic.rehearsal import Point
 LEAST = 1e-12
 """Token variance that stands for none, and for a loss that is not finite."""
 MOST = 1e4
-"""Σβ² that stands for one that is not finite."""
+"""Growth of the gradient, and Σβ², that stand for one that is not finite."""
+NOISE = 0.1
+"""Share of the first gradient below which a gradient counts as that: where little is left to learn, batches decide its size."""
 LONGEST = 100
 """Warm-up updates beyond which a longer warm-up counts no more: the runs of the grid had none."""
 BROKEN = 0.999
@@ -28,17 +32,21 @@ Features = dict[str, float]
 
 
 def features(points: Sequence[Point], updates: int, warmup: float) -> Features:
-    """What a forecast rests on: the worst that so many updates at the peak rate show, and the warm-up.
+    """What a forecast rests on: what so many updates at the peak rate do to the tokens and to the gradient, and the warm-up.
 
-    tokens: log10 of the lowest token variance at the last site of a stack (without sites, of the output); amplification: log10
-    of the largest Σβ² of a stack; warmup: log10(1 + warm-up updates), at most that of LONGEST; broken: 1 where the loss became
-    non-finite, else 0.
+    tokens: log10 of the token variance at the last site of a stack relative to that before the first update, the median of the
+    updates, the lowest of the stacks (without sites, of the output); gradient: log10 of the largest factor by which the norm of
+    the gradient grows from one update to a later one; amplification: log10 of the largest Σβ² of a stack; warmup: log10(1 +
+    warm-up updates), at most that of LONGEST; broken: 1 where the loss became non-finite, else 0.
     """
     finite = len(points) > updates and all(math.isfinite(point.loss) for point in points[: updates + 1])
-    seen = points[1 : updates + 1] if finite else []
+    seen = points[: updates + 1] if finite else []
     return {
-        "tokens": math.log10(min((_within(_token_variance(point), LEAST, 1.0, LEAST) for point in seen), default=LEAST)),
-        "amplification": math.log10(max((_within(_amplification(point), 1e-3, MOST, MOST) for point in seen), default=MOST)),
+        "tokens": _tokens(seen) if finite else math.log10(LEAST),
+        "gradient": _growth([point.gradient for point in seen[:-1]]) if finite else math.log10(MOST),
+        "amplification": math.log10(
+            max((_within(_amplification(point), 1e-3, MOST, MOST) for point in seen[1:]), default=MOST)
+        ),
         "warmup": math.log10(1 + min(warmup, LONGEST)),
         "broken": float(not finite),
     }
@@ -49,10 +57,30 @@ def _within(value: float, least: float, most: float, none: float) -> float:
     return none if math.isnan(value) else min(most, max(least, value))
 
 
-def _token_variance(point: Point) -> float:
-    """Token variance at the last site, the lowest of all stacks; else that of the output."""
-    own = [values[1] for values in point.stacks.values()]
-    return min(own) if own else 1.0 if point.output is None else point.output
+def _tokens(points: Sequence[Point]) -> float:
+    """How far the tokens come together: 0 for not at all, −1 for a tenth of their variance; of the worst stack."""
+    start, *others = (_variances(point) for point in points)
+    shrunk = [
+        statistics.median(min(0.0, math.log10(now.get(stack, before) / before)) for now in others)
+        for stack, before in start.items()
+    ]
+    return min(shrunk, default=0.0)
+
+
+def _variances(point: Point) -> dict[str, float]:
+    """Token variance at the last site of every stack; else that of the output; nothing where the output is nothing."""
+    own = {stack: values[1] for stack, values in point.stacks.items()}
+    if not own and point.output is not None:
+        own = {"output": point.output}
+    return {stack: _within(value, LEAST, 1.0, LEAST) for stack, value in own.items()}
+
+
+def _growth(norms: Sequence[float | None]) -> float:
+    """log10 of the largest factor by which a norm exceeds the lowest before it, which counts as NOISE of the first at least."""
+    known = [_within(norm, LEAST, math.inf, math.inf) for norm in norms if norm is not None]
+    lowest = [max(least, NOISE * known[0]) for least in accumulate(known, min)]
+    factors = [after / before for before, after in zip(lowest, known[1:], strict=False) if math.isfinite(before)]
+    return math.log10(_within(max(factors, default=1.0), 1.0, MOST, MOST))
 
 
 def _amplification(point: Point) -> float:

@@ -139,6 +139,10 @@ def optimizer_for(model: nn.Module, given: str | type[Optimizer] | Optimizer | C
 def _like(model: nn.Module, given: Optimizer) -> MakeOptimizer:
     """The same optimiser for a copy, group by group; the rates of its groups keep their ratios. New parameters join group 1."""
     names = {id(p): name for name, p in model.named_parameters()}
+    if not any(id(p) in names for group in given.param_groups for p in group["params"]):
+        raise ConfigError(
+            f"the {type(given).__name__} holds no parameter of this model; give one that was made for it, or its name"
+        )
     base = max(float(group.get("initial_lr", group["lr"])) for group in given.param_groups)
 
     def make(copied: nn.Module, lr: float) -> Optimizer:

@@ -24,7 +24,7 @@ from bathy.clinic.outputs import output_rows
 from bathy.clinic.probe import Labelled, discover, own_gradients, own_weights, watching
 from bathy.clinic.readings import Reading, groups, select
 from bathy.clinic.rules.rows import amplified
-from bathy.errors import ModelError
+from bathy.errors import ConfigError, ModelError
 from bathy.sites.batch import Batch, call, on_device_of, undisturbed
 from bathy.sites.real_tokens import RealTokens
 from bathy.sites.site import Moment, Site
@@ -131,16 +131,20 @@ class StandIn:
     @cached_property
     def own_warmup(self) -> float:
         """Updates of the warm-up that is built into the optimiser: RAdam's is as a linear one over 2 / (1 − β2) of them."""
-        optimizer = self.recipe.make_optimizer(self.model, 1.0)
+        optimizer = self._optimizer(1.0)
         own = isinstance(optimizer, torch.optim.RAdam)
         return RECTIFIED / (1 - float(optimizer.param_groups[0]["betas"][1])) if own else 0.0
+
+    def _optimizer(self, lr: float) -> Optimizer:
+        with _explained(self.model):
+            return self.recipe.make_optimizer(self.model, lr)
 
     def rehearse(self, lr: float, updates: int) -> Rehearsal:
         """Make the updates at this rate from the first weights, without warm-up; one more forward pass reads their end."""
         losses: list[float] = []
         rows: list[Reading] = []
         with self._restored():
-            optimizer = steady(self.recipe.make_optimizer(self.model, lr))
+            optimizer = steady(self._optimizer(lr))
             parameters = list(self.model.parameters())
             start = [(p, p.detach().clone(), p.detach().norm()) for p in parameters if p.dim() > 1]
             for step in range(updates + 1):
@@ -153,9 +157,10 @@ class StandIn:
                     break
                 optimizer.zero_grad()
                 loss.backward()
-                norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+                norm = nn.utils.get_total_norm([_entries(p.grad) for p in parameters if p.grad is not None])
                 rows.append(Labelled(label={"step": step}).reading("rehearsal", "gradient", norm))
-                optimizer.step()
+                with _explained(self.model):
+                    optimizer.step()
                 self.steps += 1
         return Rehearsal(lr, losses, rows)
 
@@ -197,6 +202,20 @@ class StandIn:
             torch.manual_seed(0)
             self.model.train()
             yield
+
+
+@contextmanager
+def _explained(model: nn.Module) -> Iterator[None]:
+    """A block in which an optimiser that cannot train this model (LBFGS, Muon, nothing to train) is an error of one line."""
+    try:
+        yield
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"the optimiser cannot train {type(model).__name__}: {error}; pass optimizer= another") from error
+
+
+def _entries(gradient: Tensor) -> Tensor:
+    """The entries of a gradient that are there, dense also where an embedding's are not."""
+    return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
 @torch.no_grad()

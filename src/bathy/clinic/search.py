@@ -35,7 +35,8 @@ def largest_rate(lr: float, failure: Failure, most: int) -> Limit:
     tried = 1
     while tried < most and (trains is None or fails is None):
         rate = fails / FACTOR if trains is None and fails is not None else (trains or lr) * FACTOR
-        if not LOWEST <= rate <= HIGHEST:
+        rate = min(HIGHEST, max(LOWEST, rate))  # a rate far outside is followed by the nearest within
+        if (trains is not None and rate <= trains) or (fails is not None and rate >= fails):
             break
         tried += 1
         trains, fails = (trains, rate) if failure(rate) > 0.5 else (rate, fails)

@@ -30,6 +30,8 @@ EARLY = 8
 """Update from which Σβ² is compared: the first updates of an adaptive optimiser are large in any run."""
 REPLACED = 0.3
 """Mean ‖ΔW‖/‖W‖ of one update that replaces the weights within a few updates, whatever the optimiser."""
+LEAP = 2.0
+"""Mean ‖ΔW‖/‖W‖ of a single update after which nothing of the weights before it is left, whatever scale they started with."""
 EXCESS = 3.0
 """‖ΔW‖ over what the optimiser makes of such a rate on such matrices: Adam moves no entry by much more than the rate."""
 SPIKE = 6.0
@@ -128,10 +130,13 @@ def learning_rate(rows: Sequence[Reading]) -> Finding | None:
 
 def _too_large(rows: Sequence[Reading]) -> list[Evidence]:
     """Updates that replace the weights, or that are larger than this optimiser makes them at this rate on these matrices."""
-    moved = {at: size for at, size in relative_updates(rows).items() if at >= EARLY}
+    sizes = relative_updates(rows)
+    moved = {at: size for at, size in sizes.items() if at >= EARLY}
     last = list(moved.values())[-3:]
     usual = {row.step: row.value for row in select(rows, "usual_update")}
     what = "mean ‖ΔW‖/‖W‖ of an update"
+    if sizes and sizes[max(sizes)] > LEAP:
+        return [Evidence(what, sizes[max(sizes)], f"above {LEAP:g} one update leaves nothing of the weights before it")]
     if len(last) == 3 and min(last) > REPLACED:
         return [Evidence(what, last[-1], f"above {REPLACED:g} in three samples in a row")]
     if last and last[-1] > EXCESS * usual.get(max(moved), math.inf):

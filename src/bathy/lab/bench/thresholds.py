@@ -25,42 +25,54 @@ FALSE = 0.02
 
 @dataclass(frozen=True)
 class Thresholds:
-    """What is fitted: Σβ² that is strong, token variance and information that are none, and the update these count from."""
+    """What is fitted: Σβ² that is strong, an update that is a leap, token variance and information that are none."""
 
     strong: float
+    leap: float
     alike: float
     nats: float
     settled: int
+    """The update from which token variance and information count."""
 
 
 CANDIDATES: dict[str, tuple[float, ...]] = {
-    "strong": (3.0, 3.5, 4.0, 5.0, 6.0), "alike": (1e-5, 3e-5, 1e-4, 3e-4), "nats": (1e-5, 3e-5, 1e-4, 3e-4),
-    "settled": (8, 16),
+    "strong": (3.0, 3.5, 4.0, 5.0, 6.0), "leap": (0.5, 1.0, 2.0, 4.0),
+    "alike": (1e-5, 3e-5, 1e-4, 3e-4), "nats": (1e-5, 3e-5, 1e-4, 3e-4), "settled": (8, 16),
 }  # fmt: skip
-OFF = Thresholds(inf, 0.0, 0.0, 16)
+COUNTED = ("alike", "nats")
+"""Thresholds that count from the update `settled` on."""
+RULES = ("strong", "leap", *COUNTED)
+"""Thresholds that have a rule of their own."""
+OFF = Thresholds(inf, inf, 0.0, 0.0, 16)
 
 
 def shipped() -> Thresholds:
     """Those of the rules as they are."""
     nats = next(limit for name, _, limit in collapse.SAME if name == "information")
-    return Thresholds(stability.STRONG, collapse.ALIKE, nats, collapse.SETTLED)
+    return Thresholds(stability.STRONG, stability.LEAP, collapse.ALIKE, nats, collapse.SETTLED)
 
 
 @contextmanager
 def applied(chosen: Thresholds) -> Iterator[None]:
     """A block in which the rules have these thresholds."""
-    kept = stability.STRONG, collapse.ALIKE, collapse.SAME, collapse.SETTLED
-    same = tuple((name, what, chosen.nats if name == "information" else limit) for name, what, limit in collapse.SAME)
+    kept = shipped(), collapse.SAME
     try:
-        stability.STRONG, collapse.ALIKE, collapse.SAME, collapse.SETTLED = chosen.strong, chosen.alike, same, chosen.settled
+        _set(chosen)
         yield
     finally:
-        stability.STRONG, collapse.ALIKE, collapse.SAME, collapse.SETTLED = kept
+        _set(kept[0])
+        collapse.SAME = kept[1]
+
+
+def _set(chosen: Thresholds) -> None:
+    stability.STRONG, stability.LEAP = chosen.strong, chosen.leap
+    collapse.ALIKE, collapse.SETTLED = chosen.alike, chosen.settled
+    collapse.SAME = tuple((name, what, chosen.nats if name == "information" else limit) for name, what, limit in collapse.SAME)
 
 
 def _alone(name: str, value: float, settled: int) -> Thresholds:
     """One threshold with the other rules switched off."""
-    changed: dict[str, Any] = {name: value} | ({} if name == "strong" else {"settled": settled})
+    changed: dict[str, Any] = {name: value} | ({"settled": settled} if name in COUNTED else {})
     return replace(OFF, **changed)
 
 
@@ -73,7 +85,7 @@ class Warnings:
         self.single = {
             single: self._of(single, warner)
             for settled in CANDIDATES["settled"]
-            for name in ("strong", "alike", "nats")
+            for name in RULES
             for value in CANDIDATES[name]
             for single in [_alone(name, value, int(settled))]
         }
@@ -84,8 +96,7 @@ class Warnings:
 
     def under(self, thresholds: Thresholds) -> list[float]:
         """The update of each run's first warning; infinite where there is none."""
-        strong, settled = replace(OFF, strong=thresholds.strong), replace(OFF, settled=thresholds.settled)
-        single = (strong, replace(settled, alike=thresholds.alike), replace(settled, nats=thresholds.nats))
+        single = (_alone(name, getattr(thresholds, name), thresholds.settled) for name in RULES)
         rows = [self.others, *(self.single[one] for one in single)]
         return [min(of_run) for of_run in zip(*rows, strict=True)]
 
@@ -101,6 +112,7 @@ class Warnings:
             strict = (
                 thresholds.settled,
                 thresholds.strong,
+                thresholds.leap,
                 -thresholds.alike,
                 -thresholds.nats,
             )  # of equals, what speaks least

@@ -45,7 +45,8 @@ def settled(rows: Iterable[dict[str, Any]]) -> dict[str, Outcome]:
     """The outcome of every run by key, each design's runs taken together."""
     designs: dict[str, dict[float, dict[str, Any]]] = {}
     for row in rows:
-        designs.setdefault(json.dumps([row["design"], row["steps"]]), {})[row["lr"]] = row
+        own_settings = [row[name] for name in ("design", "steps", "optimizer", "warmup", "beta2")]
+        designs.setdefault(json.dumps([*own_settings, row.get("border", False)]), {})[row["lr"]] = row
     found: dict[str, Outcome] = {}
     for own in designs.values():
         outcomes = settle({rate: ending_of(row) for rate, row in own.items()})
@@ -58,7 +59,11 @@ def compact(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     rows = list(rows)
     outcomes = settled(rows)
     names = ("key", "design", "lr", "warmup", "beta2", "optimizer", "steps", "ending", "seconds")
-    return [{**{name: row[name] for name in names}, "outcome": outcomes[row["key"]], "points": row["points"]} for row in rows]
+    border = ({"border": True} if row.get("border") else {} for row in rows)
+    return [
+        {**{name: row[name] for name in names}, "outcome": outcomes[row["key"]], "points": row["points"]} | own
+        for row, own in zip(rows, border, strict=True)
+    ]
 
 
 def part_of(row: dict[str, Any]) -> Part:
@@ -90,9 +95,10 @@ def cases_of(rows: Iterable[dict[str, Any]], *parts: Part) -> list[Case]:
 
 
 def _point(values: dict[str, Any]) -> Point:
-    """A recorded point; null is a number that was not finite."""
+    """A recorded point; null is a number that was not finite, or the gradient of the last point, which no update follows."""
     stacks = {name: [math.nan if v is None else v for v in own] for name, own in values["stacks"].items()}
-    return Point(**values | {"loss": math.nan if values["loss"] is None else values["loss"], "stacks": stacks})
+    numbers = {name: math.nan if values[name] is None else values[name] for name in ("loss", "gradient")}
+    return Point(**values | numbers | {"stacks": stacks})
 
 
 def architecture(family: str) -> str:
