@@ -102,6 +102,8 @@ def moved(values: dict[int, float], stack: str = "s", usual: float = 1.0) -> lis
         (shares({1: 2.4, 4: 5.5}), False),  # too early to tell
         (moved({8: 0.4, 16: 0.4, 32: 0.4}), True),  # the weights are replaced
         (moved({1: 0.4, 2: 0.4, 4: 0.4}), False),  # the first updates of Adam are large
+        (moved({1: 3.0}, usual=3.0), True),  # but not that large: nothing of the weights is left
+        (moved({1: 3.0, 2: 0.4}, usual=3.0), False),  # said at once, not again later
         (moved({8: 0.02, 16: 0.02, 32: 0.02}), False),  # small matrices move as much in health
         (moved({8: 0.02, 16: 0.02, 32: 0.02}, usual=0.004), True),  # unless that is more than the optimiser makes of the rate
         ([Reading("loss", math.nan, step=9)], True),

@@ -18,7 +18,7 @@ from bathy.clinic.odds import Odds, features, fitted
 from bathy.clinic.predict import LOOKS, optimizer_for
 from bathy.clinic.readings import select
 from bathy.clinic.rehearsal import Point, Recipe, StandIn, objective_from
-from bathy.clinic.search import largest_rate
+from bathy.clinic.search import largest_rate, monotone
 from bathy.errors import BatchError, ConfigError
 
 
@@ -205,17 +205,17 @@ def test_tokens_are_compared_with_their_start_and_the_worst_stack_counts() -> No
 
 
 @pytest.mark.parametrize(
-    ("norms", "growth"),
+    ("norms", "excess"),
     [
-        ([1.0, 0.5, 2.0, 1.0, 9.0], 4.0),  # from 0.5 to 2; the last belongs to no update
-        ([8.0, 4.0, 2.0, 1.0, 0.5], 1.0),
-        ([1.0, 1e-6, 0.5, 0.1, 0.0], 5.0),  # below a tenth of the first, batches decide its size
+        ([1.0, 0.5, 2.0, 1.0, 9.0], 2.0),  # the last belongs to no update
+        ([8.0, 0.1, 0.1, 0.1, 0.1], 80.0),  # a gradient that vanishes is as telling as one that explodes
         ([1.0, math.inf, 1.0, 1.0, 1.0], 1e4),
-        ([0.0, 0.0, 0.0, 0.0, 0.0], 1.0),
+        ([math.nan] * 5, 1e4),
+        ([0.0] * 5, 1.0),
     ],
 )
-def test_growth_is_the_largest_factor_from_one_gradient_to_a_later_one(norms: list[float], growth: float) -> None:
-    assert 10 ** features(points([1.0] * 5, norms), 4, 0)["gradient"] == pytest.approx(growth)
+def test_the_largest_gradient_is_compared_with_the_median(norms: list[float], excess: float) -> None:
+    assert 10 ** features(points([1.0] * 5, norms), 4, 0)["gradient"] == pytest.approx(excess)
 
 
 @pytest.mark.parametrize(("lr", "border"), [(1e10, 3e-2), (1e-12, 3e-6), (1e-3, 3e-2)])
@@ -228,6 +228,13 @@ def test_the_search_comes_back_from_rates_far_outside(lr: float, border: float) 
 
     found = largest_rate(lr, failure, 6)
     assert len(set(asked)) <= 6 and found.rate == pytest.approx(border, rel=0.05) and found.low < border < found.high
+
+
+def test_probabilities_are_made_to_rise_with_the_rate() -> None:
+    told = monotone({1e-2: 0.2, 1e-4: 0.1, 1e-3: 0.8, 1e-1: 0.9})
+    assert told == pytest.approx({1e-4: 0.1, 1e-3: 0.5, 1e-2: 0.5, 1e-1: 0.9})  # 0.8 and 0.2 have opposite log odds
+    rising = {1e-4: 0.1, 1e-3: 0.3, 1e-2: 0.999}
+    assert monotone(rising) == pytest.approx(rising)
 
 
 def test_a_sparse_gradient_is_rehearsed() -> None:

@@ -13,7 +13,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate
 from pathlib import Path
 
 from bathy.clinic.rehearsal import Point
@@ -21,9 +20,7 @@ from bathy.clinic.rehearsal import Point
 LEAST = 1e-12
 """Token variance that stands for none, and for a loss that is not finite."""
 MOST = 1e4
-"""Growth of the gradient, and Σβ², that stand for one that is not finite."""
-NOISE = 0.1
-"""Share of the first gradient below which a gradient counts as that: where little is left to learn, batches decide its size."""
+"""Largest gradient over the usual one that stands for one that is not finite."""
 LONGEST = 100
 """Warm-up updates beyond which a longer warm-up counts no more: the runs of the grid had none."""
 BROKEN = 0.999
@@ -35,18 +32,14 @@ def features(points: Sequence[Point], updates: int, warmup: float) -> Features:
     """What a forecast rests on: what so many updates at the peak rate do to the tokens and to the gradient, and the warm-up.
 
     tokens: log10 of the token variance at the last site of a stack relative to that before the first update, the median of the
-    updates, the lowest of the stacks (without sites, of the output); gradient: log10 of the largest factor by which the norm of
-    the gradient grows from one update to a later one; amplification: log10 of the largest Σβ² of a stack; warmup: log10(1 +
-    warm-up updates), at most that of LONGEST; broken: 1 where the loss became non-finite, else 0.
+    updates, the lowest of the stacks (without sites, of the output); gradient: log10 of the largest norm of the gradient over
+    the median; warmup: log10(1 + warm-up updates), at most that of LONGEST; broken: 1 where the loss became non-finite, else 0.
     """
     finite = len(points) > updates and all(math.isfinite(point.loss) for point in points[: updates + 1])
     seen = points[: updates + 1] if finite else []
     return {
         "tokens": _tokens(seen) if finite else math.log10(LEAST),
-        "gradient": _growth([point.gradient for point in seen[:-1]]) if finite else math.log10(MOST),
-        "amplification": math.log10(
-            max((_within(_amplification(point), 1e-3, MOST, MOST) for point in seen[1:]), default=MOST)
-        ),
+        "gradient": _excess([point.gradient for point in seen[:-1]]) if finite else math.log10(MOST),
         "warmup": math.log10(1 + min(warmup, LONGEST)),
         "broken": float(not finite),
     }
@@ -75,17 +68,10 @@ def _variances(point: Point) -> dict[str, float]:
     return {stack: _within(value, LEAST, 1.0, LEAST) for stack, value in own.items()}
 
 
-def _growth(norms: Sequence[float | None]) -> float:
-    """log10 of the largest factor by which a norm exceeds the lowest before it, which counts as NOISE of the first at least."""
-    known = [_within(norm, LEAST, math.inf, math.inf) for norm in norms if norm is not None]
-    lowest = [max(least, NOISE * known[0]) for least in accumulate(known, min)]
-    factors = [after / before for before, after in zip(lowest, known[1:], strict=False) if math.isfinite(before)]
-    return math.log10(_within(max(factors, default=1.0), 1.0, MOST, MOST))
-
-
-def _amplification(point: Point) -> float:
-    """The largest Σβ² of all stacks; 1 where no branch can be watched."""
-    return max((values[0] for values in point.stacks.values()), default=1.0)
+def _excess(norms: Sequence[float | None]) -> float:
+    """log10 of the largest norm over the median: where updates are too large the gradient explodes, or vanishes soon."""
+    logs = [math.log10(_within(norm, LEAST, math.inf, math.inf)) for norm in norms if norm is not None]
+    return _within(max(logs) - statistics.median(logs), 0.0, math.log10(MOST), math.log10(MOST)) if logs else 0.0
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """`bathy.predict`: will this model train at this learning rate, up to which rate, and what would a remedy change?
 
 A few updates at the peak rate are made on a copy, without warm-up; where training is going to fail, the tokens of a batch
-become alike within them, long before the loss shows anything. The readings become a probability by a logistic that was
-fitted on runs.
+become alike within them, or the gradient explodes or vanishes, long before the loss shows anything. The readings become a
+probability by a logistic that was fitted on runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bathy.clinic.forecast import Forecast, Outlook
 from bathy.clinic.losses import Loss
 from bathy.clinic.odds import features, fitted
 from bathy.clinic.rehearsal import MakeOptimizer, Objective, Recipe, Rehearsal, StandIn, objective_from
-from bathy.clinic.search import largest_rate
+from bathy.clinic.search import largest_rate, monotone
 from bathy.console import track
 from bathy.errors import BathyError, ConfigError, unknown
 from bathy.files import origin
@@ -117,9 +117,11 @@ def _outlook(stand_in: StandIn, remedy: str, lr: float, warmup: int, look: Look)
         limit = largest_rate(lr, failure, MOST_STEPS // odds.updates)
         outlook = replace(outlook, largest_rate=limit.rate, interval=(limit.low, limit.high),
                           open_above=limit.open_above, open_below=limit.open_below)  # fmt: skip
-    tried = {rate: failure(rate) for rate in sorted(rehearsals)}
+    tried = monotone({rate: failure(rate) for rate in rehearsals})
     forwards = 3.0 * stand_in.steps + len(rehearsals) + 1  # each rehearsal ends in a pass; one more finds the sites
-    return replace(outlook, tried=tried, steps=stand_in.steps, forwards=forwards, readings=rehearsals[lr].readings)
+    return replace(
+        outlook, failure=tried[lr], tried=tried, steps=stand_in.steps, forwards=forwards, readings=rehearsals[lr].readings
+    )
 
 
 def optimizer_for(model: nn.Module, given: str | type[Optimizer] | Optimizer | Callable[..., Optimizer]) -> MakeOptimizer:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 FACTOR = 10.0
@@ -63,6 +64,17 @@ def crossing(trains: float, fails: float, failure: Failure, level: float) -> flo
     low, high = (logit(failure(rate)) for rate in (trains, fails))
     share = (logit(level) - low) / (high - low) if high > low else 0.5
     return trains * (fails / trains) ** max(-1.0, min(2.0, share))
+
+
+def monotone(chances: Mapping[float, float]) -> dict[float, float]:
+    """The probabilities by rate, made to rise with it: where they fall, neighbours share their mean log odds."""
+    blocks: list[list[float]] = []  # log odds of neighbouring rates that are told the same
+    for rate in sorted(chances):
+        blocks.append([logit(chances[rate])])
+        while len(blocks) > 1 and statistics.fmean(blocks[-2]) > statistics.fmean(blocks[-1]):
+            blocks[-2:] = [blocks[-2] + blocks[-1]]
+    told = [1 / (1 + math.exp(-statistics.fmean(block))) for block in blocks for _ in block]
+    return dict(zip(sorted(chances), told, strict=True))
 
 
 def logit(p: float) -> float:
