@@ -26,7 +26,7 @@ LOOKS = {"one look": 4, "rehearsal": 16}
 """Kind of look to the updates it makes."""
 READINGS = ("tokens", "gradient", "warmup")
 """What both rest on; chosen on the development part."""
-PARTS: tuple[Part, ...] = ("held out", "border", "larger")
+PARTS: tuple[Part, ...] = ("held out", "larger")
 """What the odds are judged on besides the development part, which they are fitted on."""
 COMMITTED = Path(__file__).parent / "grid.jsonl"
 

@@ -17,8 +17,8 @@ from bathy.lab.bench.predict.outcome import Outcome, settle
 from bathy.lab.bench.predict.runs import ending_of
 
 Part = Literal["development", "held out", "border", "larger"]
-"""Border: runs of an earlier grid, whose rates were sought by bisection next to the border between training and failing, and
-whose readings are of few updates only. Chosen by their outcomes, they are no sample to fit odds on; they are judged apart."""
+"""Border: runs of an earlier grid, whose rates were sought by bisection next to the border between training and failing. Chosen by
+their outcomes and rehearsed without gradients, they say nothing of odds; warnings are judged on them apart."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,10 @@ def settled(rows: Iterable[dict[str, Any]]) -> dict[str, Outcome]:
 
 def compact(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """What is committed of the runs: settings, outcome, held-out losses and the points of the rehearsal."""
-    rows = list(rows)
+    rows = [row for row in rows if part_of(row) != "border"]
     outcomes = settled(rows)
     names = ("key", "design", "lr", "warmup", "beta2", "optimizer", "steps", "ending", "seconds")
-    border = ({"border": True} if row.get("border") else {} for row in rows)
-    return [
-        {**{name: row[name] for name in names}, "outcome": outcomes[row["key"]], "points": row["points"]} | own
-        for row, own in zip(rows, border, strict=True)
-    ]
+    return [{**{name: row[name] for name in names}, "outcome": outcomes[row["key"]], "points": row["points"]} for row in rows]
 
 
 def part_of(row: dict[str, Any]) -> Part:
