@@ -82,13 +82,13 @@ class Warnings:
     def __init__(self, traces: Sequence[Trace], warner: Warner) -> None:
         self.traces = list(traces)
         self.others = self._of(OFF, warner)
-        self.single = {
-            single: self._of(single, warner)
+        tried = [
+            _alone(name, value, int(settled))
             for settled in CANDIDATES["settled"]
             for name in RULES
             for value in CANDIDATES[name]
-            for single in [_alone(name, value, int(settled))]
-        }
+        ]
+        self.single = {single: self._of(single, warner) for single in dict.fromkeys(tried)}
 
     def _of(self, thresholds: Thresholds, warner: Warner) -> list[float]:
         with applied(thresholds):

@@ -17,8 +17,8 @@ from bathy.lab.bench.predict.outcome import Outcome, settle
 from bathy.lab.bench.predict.runs import ending_of
 
 Part = Literal["development", "held out", "border", "larger"]
-"""Border: runs of an earlier grid, whose rates were sought by bisection next to the border between training and failing. Chosen by
-their outcomes and rehearsed without gradients, they say nothing of odds; warnings are judged on them apart."""
+"""Border: runs of an earlier grid, whose rates were sought by bisection next to the border between training and failing.
+Chosen by their outcomes and rehearsed without gradients, they say nothing of odds; warnings are judged on them apart."""
 
 
 @dataclass(frozen=True)
