@@ -123,13 +123,14 @@ class Forecast(Shown):
                 f"{outlook.failure:.2f}",
                 outlook.limit or "–",
                 f"{10 ** outlook.features.get('tokens', 0.0):.1e}",
+                f"{10 ** outlook.features.get('amplification', 0.0):.3g}",
                 f"{10 ** outlook.features.get('gradient', 0.0):.3g}",
                 outlook.steps,
                 f"{outlook.forwards:.0f}",
             )
             for _, outlook in others
         ]
-        read = ["token variance / start", "largest / median gradient"]
+        read = ["token variance / start", "Σβ²", "gradient jumps by"]
         columns = ["model", "p(fails)", "learning rate", *read, "training steps", "forward passes"]
         title = f"{self.optimizer}, lr {short(self.lr)}, warm-up {self.warmup}: {self.look}"
         notes = [f"{name}: {reason}" for name, reason in self.refused.items()]

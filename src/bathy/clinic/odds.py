@@ -13,14 +13,17 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 from bathy.clinic.rehearsal import Point
 
 LEAST = 1e-12
 """Token variance that stands for none, and for a loss that is not finite."""
-MOST = 1e4
-"""Largest gradient over the usual one that stands for one that is not finite."""
+WEAK, MOST = 0.3, 1e4
+"""Σβ² below which less makes no difference, and what stands for one that is not finite."""
+WILD = 2.0
+"""Mean change of log10 of the gradient's norm that stands for more, and for one that is not finite."""
 LONGEST = 100
 """Warm-up updates beyond which a longer warm-up counts no more: the runs of the grid had none."""
 BROKEN = 0.999
@@ -32,14 +35,16 @@ def features(points: Sequence[Point], updates: int, warmup: float) -> Features:
     """What a forecast rests on: what so many updates at the peak rate do to the tokens and to the gradient, and the warm-up.
 
     tokens: log10 of the token variance at the last site of a stack relative to that before the first update, the median of the
-    updates, the lowest of the stacks (without sites, of the output); gradient: log10 of the largest norm of the gradient over
-    the median; warmup: log10(1 + warm-up updates), at most that of LONGEST; broken: 1 where the loss became non-finite, else 0.
+    updates, the lowest of the stacks (without sites, of the output); amplification: log10 of the largest Σβ² of a stack;
+    gradient: by how much log10 of the gradient's norm changes from one update to the next, the mean of the updates; warmup:
+    log10(1 + warm-up updates), at most that of LONGEST; broken: 1 where the loss became non-finite, else 0.
     """
     finite = len(points) > updates and all(math.isfinite(point.loss) for point in points[: updates + 1])
     seen = points[: updates + 1] if finite else []
     return {
         "tokens": _tokens(seen) if finite else math.log10(LEAST),
-        "gradient": _excess([point.gradient for point in seen[:-1]]) if finite else math.log10(MOST),
+        "amplification": math.log10(max((_amplification(point) for point in seen[1:]), default=MOST)),
+        "gradient": _unsteady([point.gradient for point in seen[:-1]]) if finite else WILD,
         "warmup": math.log10(1 + min(warmup, LONGEST)),
         "broken": float(not finite),
     }
@@ -68,10 +73,15 @@ def _variances(point: Point) -> dict[str, float]:
     return {stack: _within(value, LEAST, 1.0, LEAST) for stack, value in own.items()}
 
 
-def _excess(norms: Sequence[float | None]) -> float:
-    """log10 of the largest norm over the median: where updates are too large the gradient explodes, or vanishes soon."""
+def _amplification(point: Point) -> float:
+    """The largest Σβ² of all stacks; 1 where no branch can be watched."""
+    return max((_within(values[0], WEAK, MOST, MOST) for values in point.stacks.values()), default=1.0)
+
+
+def _unsteady(norms: Sequence[float | None]) -> float:
+    """Mean |log10 ‖g_k‖ − log10 ‖g_{k−1}‖|: a gradient that shrinks steadily has little, one that jumps has much."""
     logs = [math.log10(_within(norm, LEAST, math.inf, math.inf)) for norm in norms if norm is not None]
-    return _within(max(logs) - statistics.median(logs), 0.0, math.log10(MOST), math.log10(MOST)) if logs else 0.0
+    return _within(statistics.fmean(abs(b - a) for a, b in pairwise(logs)), 0.0, WILD, WILD) if len(logs) > 1 else 0.0
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """`bathy.predict`: will this model train at this learning rate, up to which rate, and what would a remedy change?
 
 A few updates at the peak rate are made on a copy, without warm-up; where training is going to fail, the tokens of a batch
-become alike within them, or the gradient explodes or vanishes, long before the loss shows anything. The readings become a
+become alike within them, or the gradient jumps, long before the loss shows anything. The readings become a
 probability by a logistic that was fitted on runs.
 """
 

@@ -24,7 +24,7 @@ from bathy.lab.bench.predict.rates import largest_rates
 
 LOOKS = {"one look": 4, "rehearsal": 16}
 """Kind of look to the updates it makes."""
-READINGS = ("tokens", "gradient", "warmup")
+READINGS = ("tokens", "amplification", "gradient", "warmup")
 """What both rest on; chosen on the development part."""
 PARTS: tuple[Part, ...] = ("held out", "larger")
 """What the odds are judged on besides the development part, which they are fitted on."""
