@@ -8,7 +8,7 @@ import pytest
 from bathy.clinic.odds import fitted
 from bathy.lab.bench import monitor
 from bathy.lab.bench.predict import COMMITTED, LOOKS, READINGS
-from bathy.lab.bench.predict.cases import cases_of, compact, load
+from bathy.lab.bench.predict.cases import cases_of, compact, load, settled
 from bathy.lab.bench.predict.fit import auroc, calibration, ece, ece_by_chance, fit
 from bathy.lab.bench.predict.grid import RATES, Run, designs, held_out, small
 from bathy.lab.bench.predict.models import Design
@@ -61,6 +61,16 @@ def test_a_slow_run_fails_where_a_lower_rate_trains() -> None:
     assert settle({2: good, 5: slow}) == {2: "trains", 5: "fails"} and settle({2: slow, 5: good}) == {2: "slow", 5: "trains"}
 
 
+def test_runs_of_one_design_are_settled_apart_where_they_were_optimised_otherwise() -> None:
+    slow, good = [4.0, 3.9, 3.8, 3.7, 3.6, 3.5, 3.4, 3.3], [3, 2.9, 2.8, 2.7, 2.6, 2.5, 2.4, 2.3]
+    rows = [
+        {"key": f"{warmup} {lr}", "design": {}, "steps": 8, "optimizer": "Adam", "beta2": 0.9, "warmup": warmup, "lr": lr,
+         "ending": {"unigram": 3.2, "held_out": held, "source_gap": []}}
+        for warmup, lr, held in ((1, 1e-3, good), (1, 1e-2, slow), (9, 1e-2, slow))
+    ]  # fmt: skip
+    assert settled(rows) == {"1 0.001": "trains", "1 0.01": "fails", "9 0.01": "slow"}
+
+
 def test_every_design_is_run_at_the_same_rates_and_whole_families_are_held_out() -> None:
     runs = list(small())
     assert len(runs) >= 200 and len({run.key for run in runs}) == len(runs)
@@ -98,7 +108,7 @@ def test_a_run_is_made_recorded_and_read_again(tmp_path: Path) -> None:
     (row,) = read(tmp_path / "runs.jsonl").values()
     assert run_of(row) == runs[0] and len(row["losses"]) == len(row["ending"]["held_out"]) == 8
     (case,) = cases_of([compact([row])[0] | {"outcome": "fails"}])
-    assert len(case.points) == 21 and case.points[1].drift > 0 and case.features(4)["tokens"] < 0
+    assert len(case.points) == 21 and case.points[1].drift > 0 and case.features(4)["gradient"] > 0
     (trace,) = monitor.traces_of([row])
     assert [sample["step"] for sample in trace["samples"]] == [1, 2, 4, 8]
     assert {reading.quantity for reading in monitor.rows_of(trace["samples"][0])} > {"branch_share", "information", "weight"}
