@@ -26,7 +26,7 @@ from tokenizers import Tokenizer
 
 engine, tokenizer = ctranslate2.Translator("."), Tokenizer.from_file("tokenizer.json")
 tokens = tokenizer.encode(words).tokens  # ends with </s>
-search = {{"beam_size": {beam}, "length_penalty": {penalty}, "patience": {patience}}}  # patience: search on as bathy does
+search = {{"beam_size": {beam}, "length_penalty": {penalty}, "patience": {patience}}}  # patience: as bathy; 1 is far faster
 result = engine.translate_batch([tokens], min_decoding_length=0, max_decoding_length={longest}, **search)
 found = tokenizer.decode([tokenizer.token_to_id(token) for token in result[0].hypotheses[0]])
 """
@@ -35,7 +35,7 @@ import ctranslate2
 from sentencepiece import SentencePieceProcessor
 
 engine, pieces = ctranslate2.Translator("."), SentencePieceProcessor(model_file="sentencepiece.model")
-search = {{"beam_size": {beam}, "length_penalty": {penalty}, "patience": {patience}}}  # patience: search on as bathy does
+search = {{"beam_size": {beam}, "length_penalty": {penalty}, "patience": {patience}}}  # patience: as bathy; 1 is far faster
 tokens = [*pieces.encode(words, out_type=str), "</s>"]
 result = engine.translate_batch([tokens], min_decoding_length=0, max_decoding_length={longest}, **search)
 found = {target}.decode_pieces(result[0].hypotheses[0])
