@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from bathy.clinic.losses import Loss, loss_for
 from bathy.clinic.readings import Reading
 from bathy.errors import ModelError
+from bathy.kernels.library import by_torch
 from bathy.sites.batch import Batch, call, on_device_of, undisturbed
 from bathy.sites.real_tokens import RealTokens, first_tokens
 from bathy.sites.site import Moment, Site, declared_sites
@@ -158,11 +159,14 @@ def _without_gradients(hear: Watcher) -> Watcher:
 def examined(
     model: nn.Module, batch: Batch, loss: Loss | None = None, tokens: int = 4096, **settings: Any
 ) -> Iterator[Subject]:
-    """A subject for exams, in evaluation mode; weights, buffers, gradients, mode and random state come back as they were."""
+    """A subject for exams, in evaluation mode; weights, buffers, gradients, mode and random state come back as they were.
+
+    Torch's own operations compute, because some exams listen to them: a pass has the same numbers with and without them.
+    """
     batch = on_device_of(model, batch)
     sites = discover(model, batch)
     batch, real = first_tokens(model, batch, sites, tokens)
-    with undisturbed(model), own_gradients(model), torch.enable_grad():
+    with undisturbed(model), own_gradients(model), torch.enable_grad(), by_torch():
         model.eval()
         yield Subject(model, batch, sites, real, loss, **settings)
 

@@ -8,7 +8,7 @@ resumed, and all ranks take the first one's, so that they compute the same numbe
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 
 import torch
@@ -40,6 +40,11 @@ def products_by(name: str) -> Iterator[None]:
         yield
     finally:
         _fixed.pop()
+
+
+def by_torch() -> AbstractContextManager[None]:
+    """A block in which torch's own operations compute."""
+    return products_by("mkl")
 
 
 def with_onednn() -> bool:
