@@ -61,9 +61,9 @@ def numbers(rows: Sequence[Reading], rates: Sequence[str], mark: str = "") -> di
             continue
         found = {}
         for scheme in THREE:
-            learnt = [place for place in places if improvement[scheme, place] >= TRAINED]
-            found[f"{scheme}{mark}.failed"] = float(len(places) - len(learnt))
-            found[f"{scheme}{mark}.ignoring"] = float(sum(gap[scheme, place] < USED for place in learnt))
+            trained_at = [place for place in places if improvement[scheme, place] >= TRAINED]
+            found[f"{scheme}{mark}.failed"] = float(len(places) - len(trained_at))
+            found[f"{scheme}{mark}.ignoring"] = float(sum(gap[scheme, place] < USED for place in trained_at))
             found[f"{scheme}{mark}.stopped"] = sum(stopped[scheme, place] for place in places)
             found[f"{scheme}{mark}.best_loss"] = min(loss[scheme, place] for place in places)
         trained = [place for place in places if improvement["post_ln", place] >= TRAINED]
