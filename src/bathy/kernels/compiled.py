@@ -125,13 +125,17 @@ def _settings(
 ) -> ctypes.Structure:
     """For q, k and v, and their gradients where there are any, each b h t d with a stride of 1 along d."""
     items, heads, queries, width = parts[0].shape
-    draws, level, kept = (dropped.draws.data_ptr(), dropped.level, dropped.kept) if dropped else (None, 0, 1.0)
     of_bias = (None, 0, 0) if bias is None else (bias.data_ptr(), *_bias_strides(bias))
     strides = (_integer * 18)(*(step for part in parts for step in part.stride()[:3]))
     return _Settings(
-        items, heads, queries, parts[1].shape[2], width, scale, *of_bias, causal, draws, level, kept, torch.get_num_threads(),
+        items, heads, queries, parts[1].shape[2], width, scale, *of_bias, causal, *_given(dropped), _threads(),
         strides,
     )  # fmt: skip
+
+
+def _given(dropped: Dropped | None) -> tuple[int | None, int, float]:
+    """Where the draws are, and what they decide; nothing is dropped without them."""
+    return (dropped.draws.data_ptr(), dropped.level, dropped.kept) if dropped else (None, 0, 1.0)
 
 
 def _bias_strides(bias: Tensor) -> tuple[int, int]:
@@ -170,9 +174,8 @@ def attend_back(
 def join(x_rd: Tensor, y_rd: Tensor, dropped: Dropped | None, omega: Tensor | float, into: Tensor | None = None) -> Tensor:
     """ω · x + dropout(y), ω a number or a vector; written `into` a tensor, which may be y."""
     z = torch.empty_like(y_rd) if into is None else into
-    draws, level, kept = (dropped.draws.data_ptr(), dropped.level, dropped.kept) if dropped else (None, 0, 1.0)
     vector, number = (omega.data_ptr(), 0.0) if isinstance(omega, Tensor) else (None, omega)
-    _c().join(*x_rd.shape, x_rd.data_ptr(), y_rd.data_ptr(), draws, level, kept, vector, number, z.data_ptr(), _threads())
+    _c().join(*x_rd.shape, x_rd.data_ptr(), y_rd.data_ptr(), *_given(dropped), vector, number, z.data_ptr(), _threads())
     return z
 
 
@@ -210,15 +213,14 @@ def sum_rows(a_rd: Tensor, b_rd: Tensor | None = None) -> Tensor:
 
 def mask(x: Tensor, dropped: Dropped) -> Tensor:
     """dropout(x)."""
-    out, (draws, level, kept) = torch.empty_like(x), dropped
-    _c().mask(x.numel(), x.data_ptr(), draws.data_ptr(), level, kept, out.data_ptr(), _threads())
+    out = torch.empty_like(x)
+    _c().mask(x.numel(), x.data_ptr(), *_given(dropped), out.data_ptr(), _threads())
     return out
 
 
 def relu_mask_(x: Tensor, dropped: Dropped | None) -> Tensor:
     """dropout(relu(x)), in place."""
-    draws, level, kept = (dropped.draws.data_ptr(), dropped.level, dropped.kept) if dropped else (None, 0, 1.0)
-    _c().relu_mask(x.numel(), x.data_ptr(), draws, level, kept, x.data_ptr(), _threads())
+    _c().relu_mask(x.numel(), x.data_ptr(), *_given(dropped), x.data_ptr(), _threads())
     return x
 
 

@@ -54,7 +54,7 @@ def with_onednn() -> bool:
 
 def with_compiled() -> bool:
     """Whether compiled kernels take what they can."""
-    return (_fixed[-1] if _fixed else _fastest()).endswith(COMPILED)
+    return library().endswith(COMPILED)
 
 
 @cache

@@ -3,9 +3,9 @@
 In a narrow model a matrix product takes as long as the bookkeeping of a few operations, so that most of an update's time is
 spent between products: in Python, in autograd's graph and in allocating memory. Here a sub-layer is a dozen operations on
 plain tensors each way, and one node. The numbers are those of the modules, bit for bit, random draws included: each operation
-is the one that autograd would take, in its order, so that a run that is looked at (hooks need the modules) stays the same run.
+is the one that the modules take, in its order, so that a run that is looked at (hooks need the modules) stays the same run.
 
-`Around` is everything but f; `Inner` is f: see `feed_forwards` and `attentions`.
+`Around` is everything but f; `Inner` is f: see `fused_feed_forward` and `fused_attention`.
 """
 
 # r row (a token of the batch), d width
