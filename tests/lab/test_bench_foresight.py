@@ -48,11 +48,28 @@ def test_chance_leaves_a_calibration_error_that_falls_with_the_number_of_runs() 
         ([4.0, 3.9, 3.8, 3.7, 3.6, 3.5, 3.4, 3.3], [], "slow"),  # still falling
         ([3, 2.5, 2.3, 2.2, 2.2, 2.5, 2.9, 3.0], [], "fails"),  # lost what it had
         ([3, 2.5, math.nan], [], "fails"),
+        ([3, 2.9, 2.8, 2.7, 2.6, 2.5, 2.5, 2.5], [0.0] * 5 + [0.05, 0.06, 0.07], "trains"),
         ([3, 2.9, 2.8, 2.7, 2.6, 2.5, 2.5, 2.5], [0.0] * 8, "fails"),  # ignores the source
     ],
 )
 def test_outcomes_follow_the_rules(held: list[float], gap: list[float], outcome: str) -> None:
     assert Ending(3.2, held, gap).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("held", "gap", "decided"),
+    [
+        ([3.1, 3.0, 2.9, 2.8], [], True),  # clearly trains
+        ([3.2, 3.1, 3.1, 3.05], [], False),  # below guessing, not by much
+        ([3.1, 3.0, 2.9, 2.8], [0.0, 0.0, 0.0, 0.05], False),  # uses its source, but little
+        ([3.3, 3.2, 3.2, 3.2], [], False),  # at guessing, for one stage only
+        ([3.3] + [3.2] * 7, [], True),
+        ([4.0, 3.8, 3.7, 3.6, 3.5, 3.45, 3.4, 3.35], [], False),  # still falling
+        ([3.0, math.nan], [], True),
+    ],
+)
+def test_a_run_goes_on_until_it_is_decided(held: list[float], gap: list[float], decided: bool) -> None:
+    assert Ending(3.2, held, gap).decided == decided
 
 
 def test_a_slow_run_fails_where_a_lower_rate_trains() -> None:
@@ -106,7 +123,7 @@ def test_a_run_is_made_recorded_and_read_again(tmp_path: Path) -> None:
     make(runs, tmp_path / "runs.jsonl")
     make(runs, tmp_path / "runs.jsonl")  # what is there is not made again
     (row,) = read(tmp_path / "runs.jsonl").values()
-    assert run_of(row) == runs[0] and len(row["losses"]) == len(row["ending"]["held_out"]) == 8
+    assert run_of(row) == runs[0] and len(row["losses"]) == 8 and len(row["ending"]["held_out"]) == 4
     (case,) = cases_of([compact([row])[0] | {"outcome": "fails"}])
     assert len(case.points) == 21 and case.points[1].drift > 0 and case.features(4)["gradient"] > 0
     (trace,) = monitor.traces_of([row])

@@ -1,9 +1,9 @@
-"""Whether what a model returns depends on what it is given: token variance and information of its output."""
+"""Whether what a model returns depends on what it is given: token variance and information of its output, and its source."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from bathy.clinic.losses import first_tensor
 from bathy.clinic.measures import token_variance
 from bathy.clinic.probe import Labelled
-from bathy.clinic.readings import Reading
+from bathy.clinic.readings import Reading, groups
 from bathy.errors import BatchError
 
 MOST_VECTORS = 2048
@@ -50,3 +50,26 @@ def output_rows(label: Labelled, exam: str, output: Any) -> list[Reading]:
     if vectors.shape[1] > 1:
         found.append(label.reading(exam, "information", information(vectors)))
     return found
+
+
+def source_influence(rows: Sequence[Reading]) -> float | None:
+    """How much the loss depends on the source, relative to the target: to first order, by what one step's rows say.
+
+    ‖∂L/∂x‖ · the spread of x over tokens, at the last site of the stack that cross-attention reads, over the same at the last
+    site of the stack that reads it. Small: a wrong source would cost the decoder nothing. None where no stack reads another.
+    """
+    readers = {row.stack for row in rows if row.kind == "cross_attention"}
+    effects: dict[bool, list[float]] = {True: [], False: []}
+    for (stack,), own in groups([row for row in rows if row.index] if readers else [], "stack"):
+        effects[stack in readers] += _effect(own)
+    sources, targets = effects[False], effects[True]
+    return max(sources) / max(targets) if sources and max(targets, default=0.0) > 0 else None
+
+
+def _effect(rows: Sequence[Reading]) -> list[float]:
+    """‖∂L/∂x‖ · √(variance · token variance) at a stack's last site; none where one was not read, as of a frozen stack."""
+    last = max(row.index for row in rows)
+    found = {row.quantity: row.value for row in rows if row.index == last}
+    parts = [found.get(name, math.nan) for name in ("gradient", "output_variance", "token_variance")]
+    gradient, variance, differing = parts
+    return [gradient * math.sqrt(max(0.0, variance * differing))] if all(map(math.isfinite, parts)) else []

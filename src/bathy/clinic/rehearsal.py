@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from bathy.clinic.exams.activations import site_rows, statistics
 from bathy.clinic.losses import Loss, default_loss
-from bathy.clinic.outputs import output_rows
+from bathy.clinic.outputs import output_rows, source_influence
 from bathy.clinic.probe import Labelled, discover, own_gradients, own_weights, watching
 from bathy.clinic.readings import Reading, groups, select
 from bathy.clinic.rules.rows import amplified
@@ -91,21 +91,25 @@ class Point:
     """Nats by which what it returns depends on what it is given."""
     gradient: float | None = None
     """Norm of the gradient."""
+    influence: float | None = None
+    """How much the loss depends on the source relative to the target, where there is one."""
     drift: float = 0.0
     """Mean over the matrices of ‖W − W_0‖/‖W_0‖."""
 
 
 def point_of(rows: Sequence[Reading], loss: float) -> Point:
     """The point of one step's rows."""
-    first = {row.quantity: row.value for row in reversed(rows)}
+    own = {row.quantity: row.value for row in rows if not row.site}
     shares = amplified(select(rows, "branch_share"))
     entries = {row.stack: row.value for row in select(rows, "input_token_variance")}
     stacks = {}
-    for (stack,), own in groups(select(rows, "token_variance"), "stack"):
-        last = max(own, key=lambda row: row.index).value
-        stacks[stack] = [shares.get(stack, 1.0), last, min(row.value for row in own), entries.get(stack, 1.0)]
-    named = {name: first.get(name) for name in ("information", "gradient")}
-    return Point(loss, stacks, first.get("output_token_variance"), **named, drift=first.get("drift", 0.0))
+    for (stack,), found in groups(select(rows, "token_variance"), "stack"):
+        last = max(found, key=lambda row: row.index).value
+        stacks[stack] = [shares.get(stack, 1.0), last, min(row.value for row in found), entries.get(stack, 1.0)]
+    return Point(
+        loss, stacks, own.get("output_token_variance"), own.get("information"), own.get("gradient"),
+        own.get("source_influence"), own.get("drift", 0.0),
+    )  # fmt: skip
 
 
 class StandIn:
@@ -117,6 +121,7 @@ class StandIn:
         except (RuntimeError, TypeError) as error:
             raise ModelError(f"{type(model).__name__} cannot be copied for a rehearsal: {error}") from error
         self.recipe = recipe
+        self._gradients: dict[Site, Tensor] = {}
         self.steps = 0
         """Training steps that were taken."""
 
@@ -127,6 +132,12 @@ class StandIn:
             return discover(self.model, self.recipe.inputs(self.recipe.batches[0]))
         except ModelError:
             return []
+
+    @cached_property
+    def ends(self) -> set[Site]:
+        """The last site of each stack, where a stack reads another: their gradients say whether it is used."""
+        last = {site.stack: site for site in sorted(self.sites, key=lambda site: site.index)}
+        return set(last.values()) if any(site.kind == "cross_attention" for site in self.sites) else set()
 
     @cached_property
     def own_warmup(self) -> float:
@@ -157,6 +168,7 @@ class StandIn:
                     break
                 optimizer.zero_grad()
                 loss.backward()
+                self._hear_gradients(step, rows)
                 norm = nn.utils.get_total_norm([_entries(p.grad) for p in parameters if p.grad is not None])
                 rows.append(Labelled(label={"step": step}).reading("rehearsal", "gradient", norm))
                 with _explained(self.model):
@@ -169,12 +181,15 @@ class StandIn:
         inputs = on_device_of(self.model, self.recipe.inputs(item))
         real = RealTokens(self.model, inputs, self.sites)
         seen: dict[Site, dict[Moment, Tensor]] = {}
+        self._gradients.clear()
         label = Labelled(label={"step": step})
 
         def watch(site: Site, moment: Moment, x: Tensor) -> None:
             if moment != "input" or site.index == 1:
                 with torch.no_grad():
                     seen.setdefault(site, {})[moment] = statistics(x, real.of(site, x))
+            if moment == "output" and site in self.ends and x.requires_grad:
+                x.register_hook(lambda grad: self._gradients.__setitem__(site, grad.detach().float().norm()))
 
         def returned(module: nn.Module, args: Any, output: Any) -> None:
             rows.extend(output_rows(label, "rehearsal", output))
@@ -189,6 +204,14 @@ class StandIn:
             rows += site_rows(label, site, {moment: x.tolist() for moment, x in found.items()}, math.inf)
         rows.append(label.reading("rehearsal", "loss", loss.detach()))
         return loss
+
+    def _hear_gradients(self, step: int, rows: list[Reading]) -> None:
+        """Add the gradients at the ends of the stacks, and what they say of the source, to the rows of a step."""
+        label = Labelled(label={"step": step})
+        rows += [label.reading("rehearsal", "gradient", norm, site) for site, norm in self._gradients.items()]
+        influence = source_influence(select(rows, step=step)) if self._gradients else None
+        if influence is not None:
+            rows.append(label.reading("rehearsal", "source_influence", influence))
 
     @contextmanager
     def _restored(self) -> Iterator[None]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bathy.clinic.exams.activations import site_rows, statistics
-from bathy.clinic.outputs import output_rows
+from bathy.clinic.outputs import output_rows, source_influence
 from bathy.clinic.probe import Labelled, watching
 from bathy.clinic.readings import Reading
 from bathy.core.residual import Matrix
@@ -95,6 +95,9 @@ class Sample:
                 result.append(label.reading("gradients", "gradient", self.gradients[site], site))
             for matrix in site.matrices:
                 result += self._matrix_rows(label, site, matrix)
+        influence = source_influence(result)
+        if influence is not None:
+            result.append(label.reading("gradients", "source_influence", influence))
         return result + list(self._outside_rows(label)) + [replace(row, **label.label) for row in self.output]
 
     def _matrix_rows(self, label: Labelled, site: Site, matrix: Matrix) -> Iterator[Reading]:

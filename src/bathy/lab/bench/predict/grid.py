@@ -11,7 +11,10 @@ from bathy.lab.bench.predict.text import Kind
 
 RATES = tuple(10 ** (i / 2 - 4) for i in range(6))
 """1e-4 to 3.2e-2, half a decade apart."""
-STEPS, LONG = 120, 1_000
+STEPS, LONG = 480, 1_000
+"""Updates at most of a run of the grid, and all of a run of its larger part."""
+STAGE = 120
+"""Updates after which a run ends if its outcome is decided; else it goes on for as many."""
 WARMUPS = (1, 1, 10, 40)
 BETAS2 = (0.95, 0.98, 0.98, 0.999)
 OPTIMIZERS = ("Adam", "Adam", "Adam", "AdamW", "AdamW", "AdamW", "NAdam", "RAdam")

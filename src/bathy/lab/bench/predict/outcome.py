@@ -1,10 +1,13 @@
 """How a short run ended, by rules that were fixed before the runs were made.
 
-A model that has stopped seeing its input ends at the unigram entropy: it guesses by frequency. Held-out loss is read eight
-times in a run, always on the same batches, so that its differences carry no sampling noise.
+A model that has stopped seeing its input ends at the unigram entropy: it guesses by frequency. Held-out loss is read at least
+four times in a run, always on the same batches, so that its differences carry no sampling noise.
 
-The rules were fixed before the first run, and amended once after 18 of them, before any forecast was made: a run that is still
-falling but not below guessing counts as failed where a lower rate of the same design trains (it was falling towards guessing).
+The rules were fixed before the first run. Amended after 18 of them, before any forecast was made: a run that is still falling
+but not below guessing counts as failed where a lower rate of the same design trains (it was falling towards guessing). Amended
+before the grid of version 2 was run: a run goes on until it is decided, up to four times as long. After 120 updates, where all
+runs ended before, a quarter of them was too slow to tell, and translations that had just begun to use their source counted as
+failed.
 """
 
 from __future__ import annotations
@@ -24,6 +27,10 @@ FALLING = 0.02
 """Nats over the last quarter of a run that count as falling still."""
 UNUSED = 0.05
 """Source gap over improvement below which a translation model does not use its source."""
+CLEAR, USED = 0.3, 0.2
+"""Nats below guessing, and source gap over improvement, from which a run trains without being trained further."""
+TWICE = 8
+"""Looks at held-out text, those of two stages, before a run that stays at guessing is given up."""
 
 
 @dataclass(frozen=True)
@@ -33,24 +40,55 @@ class Ending:
     unigram: float
     """Nats per token of guessing by frequency."""
     held_out: list[float]
-    """Held-out loss after each eighth of the run; shorter where the run ended early, with a loss that is not finite."""
+    """Held-out loss at even distances."""
     source_gap: list[float]
     """Loss with a wrong source minus loss with the right one, at the same updates; empty where there is no source."""
+    broken: bool = False
+    """Whether the run ended with a loss that is not finite."""
+
+    @property
+    def finite(self) -> bool:
+        """Whether every loss is a number."""
+        return not self.broken and all(map(math.isfinite, self.held_out))
+
+    @property
+    def gained(self) -> float:
+        """Nats below guessing at the end."""
+        return self.unigram - self.held_out[-1]
+
+    @property
+    def falling(self) -> bool:
+        """Whether the loss was falling still in the last quarter."""
+        return self._before(self.held_out) - self.held_out[-1] > FALLING
+
+    @staticmethod
+    def _before(values: list[float]) -> float:
+        """The value before the last quarter."""
+        return values[-1 - len(values) // 4]
 
     @property
     def outcome(self) -> Outcome:
         """Whether the run trains: finite, below guessing at the end, most of its best kept, and the source used."""
-        if len(self.held_out) < 8 or not all(map(math.isfinite, self.held_out)):
+        if not self.finite:
             return "fails"
-        gained, best = self.unigram - self.held_out[-1], self.unigram - min(self.held_out)
-        falling = self.held_out[5] - self.held_out[-1] > FALLING
-        if gained < BETTER:
-            return "slow" if falling else "fails"
-        if gained < (1 - LOST) * best:
+        if self.gained < BETTER:
+            return "slow" if self.falling else "fails"
+        if self.gained < (1 - LOST) * (self.unigram - min(self.held_out)):
             return "fails"
-        if self.source_gap and self.source_gap[-1] < UNUSED * gained:
-            return "slow" if self.source_gap[-1] - self.source_gap[5] > FALLING * gained or falling else "fails"
+        if self.source_gap and self.source_gap[-1] < UNUSED * self.gained:
+            grows = self.source_gap[-1] - self._before(self.source_gap) > FALLING * self.gained
+            return "slow" if grows or self.falling else "fails"
         return "trains"
+
+    @property
+    def decided(self) -> bool:
+        """Whether more updates would tell nothing new: it clearly trains, is not finite, or has stayed at guessing."""
+        if not self.finite:
+            return True
+        if self.gained < BETTER:
+            return not self.falling and len(self.held_out) >= TWICE
+        used = not self.source_gap or self.source_gap[-1] >= USED * self.gained
+        return self.outcome == "trains" and self.gained >= CLEAR and used
 
 
 def settle(endings: Mapping[float, Ending]) -> dict[float, Outcome]:

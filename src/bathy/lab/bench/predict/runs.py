@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -21,15 +21,17 @@ from bathy.clinic.readings import Reading, select
 from bathy.clinic.rehearsal import Point, Recipe, StandIn, point_of
 from bathy.clinic.rules import relative_updates
 from bathy.clinic.rules.rows import update_ratios
-from bathy.lab.bench.predict.grid import Run
+from bathy.lab.bench.predict.grid import LONG, STAGE, Run
 from bathy.lab.bench.predict.models import Design, objective
 from bathy.lab.bench.predict.outcome import Ending
 from bathy.lab.bench.predict.text import PAIRS, Example, batches, unigram_entropy
 
 REHEARSED = 20
 """Updates of a rehearsal, each of which is recorded."""
-EVERY = 8
-"""Updates between two samples of the monitor, after 1, 2 and 4."""
+EVERY, LATER = 8, 24
+"""Updates between two samples of the monitor, after 1, 2 and 4: in the first stage, and after it."""
+LOOKS = 4
+"""Looks at held-out text in each stage."""
 
 
 def make(runs: Iterable[Run], path: Path, seconds: float = math.inf) -> None:
@@ -60,7 +62,7 @@ def run_of(row: dict[str, Any]) -> Run:
 def ending_of(row: dict[str, Any]) -> Ending:
     """What a recorded run's outcome is decided on; null is a number that was not finite."""
     held = [math.nan if value is None else value for value in row["ending"]["held_out"]]
-    return Ending(row["ending"]["unigram"], held, row["ending"]["source_gap"])
+    return Ending(**row["ending"] | {"held_out": held})
 
 
 def record(run: Run) -> dict[str, Any]:
@@ -72,7 +74,8 @@ def record(run: Run) -> dict[str, Any]:
     rehearsal = time.process_time() - start
     optimizer = make_optimizer(run, model)
     losses, norms, samples = list[float](), list[float](), list[dict[str, Any]]()
-    held: list[tuple[float, float | None]] = []
+    ending = Ending(_unigram(design.kind), [], [])
+    stage = min(run.steps, LONG // 2 if run.steps >= LONG else STAGE)
     with bathy.Monitor(model, optimizer=optimizer, every=EVERY, batch=example.inputs, on_warning=lambda _: None) as monitor:
         for step, example in enumerate(islice(batches(design.kind, design.seed), run.steps), 1):
             loss, norm = update(model, optimizer, example, run.lr * min(1.0, step / run.warmup))
@@ -83,10 +86,14 @@ def record(run: Run) -> dict[str, Any]:
             if due:
                 samples.append(sample(monitor.latest, step))
             if not math.isfinite(loss):
+                ending = replace(ending, broken=True)
                 break
-            if step % (run.steps // 8) == 0:
-                held.append(look(model, design.kind))
-    ending = Ending(_unigram(design.kind), [h for h, _ in held], [g for _, g in held if g is not None])
+            if step % (stage // LOOKS) == 0:
+                ending = look(model, design.kind, ending)
+            if step % stage == 0:
+                monitor.every = LATER
+                if ending.decided and run.steps < LONG:
+                    break
     warned = [[finding.step, finding.name] for finding in monitor.findings]
     row |= {"ending": asdict(ending), "warned": warned, "samples": samples}
     spent = {"seconds": time.process_time() - start, "rehearsal_seconds": rehearsal}
@@ -121,17 +128,16 @@ def update(model: nn.Module, optimizer: torch.optim.Optimizer, example: Example,
 
 
 @torch.no_grad()
-def look(model: nn.Module, kind: Any) -> tuple[float, float | None]:
-    """Held-out loss, and what a wrong source costs where there is one."""
+def look(model: nn.Module, kind: Any, before: Ending) -> Ending:
+    """The ending as it is now: with held-out loss, and what a wrong source costs where there is one."""
     model.eval()
-    examples = list(islice(batches(kind, 0, rows=48, held_out=True), 1))
-    true = sum(objective(model, example).item() for example in examples) / len(examples)
-    gap = None
+    example = next(batches(kind, 0, rows=48, held_out=True))
+    true, gap = objective(model, example).item(), []
     if kind in PAIRS:
-        wrong = [Example((e.inputs[0].roll(1, 0), e.inputs[1]), e.target) for e in examples]
-        gap = sum(objective(model, example).item() for example in wrong) / len(wrong) - true
+        wrong = Example((example.inputs[0].roll(1, 0), example.inputs[1]), example.target)
+        gap = [objective(model, wrong).item() - true]
     model.train()
-    return true, gap
+    return replace(before, held_out=[*before.held_out, true], source_gap=[*before.source_gap, *gap])
 
 
 @cache
@@ -146,6 +152,7 @@ def sample(rows: Sequence[Reading], step: int) -> dict[str, Any]:
     usual = [row.value for row in select(rows, "usual_update")]
     return {
         "step": step, "stacks": point.stacks, "output": point.output, "information": point.information,
+        "influence": point.influence,
         "update": relative_updates(rows).get(step), "usual": usual[0] if usual else None, "outside": max(outside, default=None),
     }  # fmt: skip
 
