@@ -15,6 +15,7 @@ import bathy
 from bathy.clinic import rules
 from bathy.clinic.diagnosis import diagnose
 from bathy.clinic.readings import Reading
+from bathy.clinic.rules.collapse import HEARD
 from bathy.errors import ConfigError
 from bathy.lab.bench.copying import Trial
 from bathy.lab.bench.diagnosis import (
@@ -121,6 +122,21 @@ def test_an_encoder_is_dead_when_the_loss_fell_without_it(gap: float, loss: floa
     values = {"source_gap": gap, "loss": loss, "memory_variance": memory, "uniform_loss": 4.1}
     found = rules.RULES["dead_encoder"].look([Reading(name, value, step=100) for name, value in values.items()])
     assert (found and found.name) == expected
+
+
+@pytest.mark.parametrize(
+    ("influence", "found"),
+    [
+        ({HEARD: 0.001, HEARD + 8: 0.002}, True),
+        ({HEARD: 0.001, HEARD + 8: 0.2}, False),  # it comes back
+        ({HEARD: 0.2, HEARD + 8: 0.001}, False),  # one sample
+        ({1: 0.001, 8: 0.002}, False),  # every decoder begins with the target's frequencies
+        ({}, False),  # no source
+    ],
+)
+def test_a_source_is_ignored_where_the_loss_does_not_depend_on_it(influence: dict[int, float], found: bool) -> None:
+    rows = [Reading("source_influence", value, step=step) for step, value in influence.items()]
+    assert (rules.RULES["source_ignored"].look(rows) is not None) is found
 
 
 def test_amplification_counts_at_the_start_and_later_only_where_the_output_still_moves() -> None:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 import bathy
 from bathy.clinic.findings import Finding
-from bathy.clinic.readings import read, select, values
+from bathy.clinic.readings import Reading, read, select, values
 from bathy.clinic.sample import held, whole
 from bathy.core.residual import Matrix
 from bathy.errors import ConfigError
@@ -63,6 +63,42 @@ def test_a_recomputed_forward_pass_is_not_counted_twice() -> None:
     torch.manual_seed(0)
     _, recomputed = train(True, checkpointing=True)
     assert plain.readings == recomputed.readings
+
+
+def sampled(model: torch.nn.Module, batch: Any) -> list[Reading]:
+    """What the monitor reads in one update."""
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], 0.1)
+    with bathy.Monitor(model, optimizer=optimizer, batch=batch) as monitor:
+        bathy.clinic.losses.default_loss(model(*batch), batch).backward()
+        optimizer.step()
+        monitor.step()
+    return monitor.readings
+
+
+def test_the_influence_of_the_source_is_gradient_times_spread_at_the_ends_of_the_stacks() -> None:
+    model, batch = tiny.model("pre_ln"), (torch.randint(4, 50, (4, 7)), torch.randint(4, 50, (4, 5)))
+    ends: list[torch.Tensor] = []
+    hooks = [
+        model.get_submodule(name).register_forward_hook(lambda module, args, x: ends.append(x))
+        for name in ("encoder.layers.2.ffn", "decoder.layers.1.ffn")
+    ]
+    gradients = torch.autograd.grad(bathy.clinic.losses.default_loss(model(*batch), batch), ends)
+    for hook in hooks:
+        hook.remove()
+    source, target = (
+        g.norm() * (x.var(correction=0) * (x - x.mean((0, 1))).square().mean() / x.square().mean()).sqrt()
+        for g, x in zip(gradients, ends, strict=True)
+    )
+    assert values(sampled(model, batch), "source_influence") == pytest.approx([(source / target).item()], rel=1e-4)
+
+
+def test_a_decoder_that_reads_nothing_of_its_source_has_no_influence_of_it_and_a_frozen_encoder_is_not_judged() -> None:
+    model = tiny.model("pre_ln")
+    for layer in model.decoder.layers:
+        torch.nn.init.zeros_(layer.cross_attention.f.out.weight)
+    assert values(sampled(model, tiny.batch(model)), "source_influence") == [0.0]
+    model.requires_grad_(False).decoder.requires_grad_(True)
+    assert values(sampled(model, tiny.batch(model)), "source_influence") == []
 
 
 def test_live_readings_are_those_of_an_examination_and_of_the_optimizer(tmp_path: Path) -> None:

@@ -63,7 +63,8 @@ def test_outcomes_follow_the_rules(held: list[float], gap: list[float], outcome:
         ([3.2, 3.1, 3.1, 3.05], [], False),  # below guessing, not by much
         ([3.1, 3.0, 2.9, 2.8], [0.0, 0.0, 0.0, 0.05], False),  # uses its source, but little
         ([3.3, 3.2, 3.2, 3.2], [], False),  # at guessing, for one stage only
-        ([3.3] + [3.2] * 7, [], True),
+        ([3.3] + [3.21] * 7, [], True),
+        ([3.2] + [3.15] * 7, [], False),  # a little better than guessing
         ([4.0, 3.8, 3.7, 3.6, 3.5, 3.45, 3.4, 3.35], [], False),  # still falling
         ([3.0, math.nan], [], True),
     ],

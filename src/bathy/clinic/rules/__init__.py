@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from bathy.clinic.findings import Finding
 from bathy.clinic.readings import Reading
-from bathy.clinic.rules.collapse import attention_logits, collapse, dead_encoder
+from bathy.clinic.rules.collapse import attention_logits, collapse, dead_encoder, source_ignored
 from bathy.clinic.rules.parts import healthy, norm_signs, norm_zero, outside_update, silent, unwatched
 from bathy.clinic.rules.precision import not_finite, overflow, underflow
 from bathy.clinic.rules.rows import at_first, at_last, relative_updates
@@ -40,6 +40,7 @@ RULES: dict[str, Rule] = {
     "amplification": Rule(amplification, ("branch", "sum"), live=True),
     "dead_encoder": Rule(dead_encoder, ("output",)),
     "collapse": Rule(collapse, ("output",), live=True),
+    "source_ignored": Rule(source_ignored, ("output",), live=True),
     "step": Rule(step, ("output",)),
     "learning_rate": Rule(learning_rate, ("branch", "sum"), live=True),
     "spike": Rule(spike, live=True),

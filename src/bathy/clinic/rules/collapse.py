@@ -23,6 +23,10 @@ GAP = 0.02
 """Source gap over loss reduction: below it, the target alone explains the loss."""
 REDUCED = 0.4
 """Nats by which a loss must be below that of a uniform guess to have been reduced."""
+IGNORED = 0.01
+"""Dependence of the loss on the source, relative to the target, below which the decoder ignores the source."""
+HEARD = 32
+"""Update from which two samples in a row below it count: every decoder learns the frequencies of the target first."""
 DEAD = 0.1
 """Token variance of the encoder's output below which its tokens are all alike, where the decoder does not use it."""
 LOGIT = 50.0
@@ -115,6 +119,22 @@ def dead_encoder(rows: Sequence[Reading]) -> Finding | None:
         "warm-up. A collapsed encoder "
         "gets no gradient to recover with.",
         site="encoder",
+    )  # fmt: skip
+
+
+def source_ignored(rows: Sequence[Reading]) -> Finding | None:
+    """A decoder that learns the target alone: its loss hardly depends on the source, in two samples in a row."""
+    read = {row.step: row.value for row in select(rows, "source_influence")}
+    last = sorted(read)[-2:]
+    if len(last) < 2 or last[0] < HEARD or not all(read[step] < IGNORED for step in last):
+        return None
+    return Finding(
+        "source_ignored", "warning", "the decoder ignores the source",
+        (Evidence("dependence of the loss on the source / on the target", read[last[1]], f"the limit is {IGNORED:g}"),),
+        "What the encoder passes on, and what cross-attention makes of it, hardly changes the loss: the decoder is becoming a "
+        "language model of the target, while its loss falls.",
+        "Lower the learning rate or lengthen the warm-up. Examine the model (bathy.examine): a source gap of 0 confirms it.",
+        site="cross-attention",
     )  # fmt: skip
 
 

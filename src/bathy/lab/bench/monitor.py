@@ -154,9 +154,10 @@ def rows_of(sample: dict[str, Any]) -> Iterator[Reading]:
         yield Reading("branch_share", math.inf if math.isnan(total) else total, **place)
         yield Reading("token_variance", 0.0 if math.isnan(lowest) else lowest, **place)
         yield Reading("input_token_variance", entry, **place)
-    for name in ("output", "information"):
+    named = {"output": "output_token_variance", "information": "information", "influence": "source_influence"}
+    for name, quantity in named.items():
         if sample[name] is not None:
-            yield Reading({"output": "output_token_variance"}.get(name, name), sample[name], step=step)
+            yield Reading(quantity, sample[name], step=step)
     if sample["usual"] is not None:
         yield Reading("usual_update", sample["usual"], step=step)
     if sample["update"] is not None:

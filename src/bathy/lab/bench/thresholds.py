@@ -25,7 +25,7 @@ FALSE = 0.02
 
 @dataclass(frozen=True)
 class Thresholds:
-    """What is fitted: Σβ² that is strong, an update that is a leap, token variance and information that are none."""
+    """What is fitted: Σβ² that is strong, an update that is a leap, token variance, information and influence that are none."""
 
     strong: float
     leap: float
@@ -33,23 +33,25 @@ class Thresholds:
     nats: float
     settled: int
     """The update from which token variance and information count."""
+    ignored: float
 
 
 CANDIDATES: dict[str, tuple[float, ...]] = {
     "strong": (3.0, 3.5, 4.0, 5.0, 6.0), "leap": (0.5, 1.0, 2.0, 4.0),
     "alike": (1e-5, 3e-5, 1e-4, 3e-4), "nats": (1e-5, 3e-5, 1e-4, 3e-4), "settled": (8, 16),
+    "ignored": (0.003, 0.005, 0.01, 0.02),
 }  # fmt: skip
 COUNTED = ("alike", "nats")
 """Thresholds that count from the update `settled` on."""
-RULES = ("strong", "leap", *COUNTED)
+RULES = ("strong", "leap", "ignored", *COUNTED)
 """Thresholds that have a rule of their own."""
-OFF = Thresholds(inf, inf, 0.0, 0.0, 16)
+OFF = Thresholds(inf, inf, 0.0, 0.0, 16, 0.0)
 
 
 def shipped() -> Thresholds:
     """Those of the rules as they are."""
     nats = next(limit for name, _, limit in collapse.SAME if name == "information")
-    return Thresholds(stability.STRONG, stability.LEAP, collapse.ALIKE, nats, collapse.SETTLED)
+    return Thresholds(stability.STRONG, stability.LEAP, collapse.ALIKE, nats, collapse.SETTLED, collapse.IGNORED)
 
 
 @contextmanager
@@ -66,7 +68,7 @@ def applied(chosen: Thresholds) -> Iterator[None]:
 
 def _set(chosen: Thresholds) -> None:
     stability.STRONG, stability.LEAP = chosen.strong, chosen.leap
-    collapse.ALIKE, collapse.SETTLED = chosen.alike, chosen.settled
+    collapse.ALIKE, collapse.SETTLED, collapse.IGNORED = chosen.alike, chosen.settled, chosen.ignored
     collapse.SAME = tuple((name, what, chosen.nats if name == "information" else limit) for name, what, limit in collapse.SAME)
 
 
@@ -115,6 +117,7 @@ class Warnings:
                 thresholds.leap,
                 -thresholds.alike,
                 -thresholds.nats,
+                -thresholds.ignored,
             )  # of equals, what speaks least
             return (1.0, warned, -false, *strict) if false <= FALSE * len(good) else (0.0, -false, warned, *strict)
 

@@ -7,7 +7,8 @@ The rules were fixed before the first run. Amended after 18 of them, before any 
 but not below guessing counts as failed where a lower rate of the same design trains (it was falling towards guessing). Amended
 before the grid of version 2 was run: a run goes on until it is decided, up to four times as long. After 120 updates, where all
 runs ended before, a quarter of them was too slow to tell, and translations that had just begun to use their source counted as
-failed.
+failed. Amended once more after half of that grid: a run ends as stuck only if it is no better than guessing at all (a GPT-2
+just below guessing had been ended at a rate below two that train); the runs concerned were made again.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Ending:
         """Whether more updates would tell nothing new: it clearly trains, is not finite, or has stayed at guessing."""
         if not self.finite:
             return True
-        if self.gained < BETTER:
+        if self.gained < 0:
             return not self.falling and len(self.held_out) >= TWICE
         used = not self.source_gap or self.source_gap[-1] >= USED * self.gained
         return self.outcome == "trains" and self.gained >= CLEAR and used
