@@ -1,9 +1,11 @@
 """The benchmarks of forecasts, warnings and audits: what they compute, and that the shipped odds are the fit of the grid."""
 
 import math
+from itertools import islice
 from pathlib import Path
 
 import pytest
+import torch
 
 from bathy.clinic.odds import fitted
 from bathy.lab.bench import monitor
@@ -14,12 +16,13 @@ from bathy.lab.bench.predict.grid import RATES, Run, designs, held_out, small
 from bathy.lab.bench.predict.models import Design
 from bathy.lab.bench.predict.outcome import Ending, settle
 from bathy.lab.bench.predict.rates import Rate, crossing
-from bathy.lab.bench.predict.runs import make, read, run_of
+from bathy.lab.bench.predict.runs import look, make, read, run_of
+from bathy.lab.bench.predict.text import PAD, Kind, batches, unigram_entropy, vocabulary
 
 
 @pytest.mark.parametrize("look", LOOKS)
 def test_the_shipped_odds_are_the_fit_of_the_committed_grid(look: str) -> None:
-    odds = fit(cases_of(load(COMMITTED), "development"), LOOKS[look], READINGS)
+    odds = fit(cases_of(load(COMMITTED), "development", "held out"), LOOKS[look], READINGS)
     assert fitted(look).weights == pytest.approx(odds.weights) and fitted(look).bias == pytest.approx(odds.bias)
 
 
@@ -77,6 +80,14 @@ def test_a_slow_run_fails_where_a_lower_rate_trains() -> None:
     slow = Ending(3.2, [4.0, 3.9, 3.8, 3.7, 3.6, 3.5, 3.4, 3.3], [])
     good = Ending(3.2, [3, 2.9, 2.8, 2.7, 2.6, 2.5, 2.4, 2.3], [])
     assert settle({2: good, 5: slow}) == {2: "trains", 5: "fails"} and settle({2: slow, 5: good}) == {2: "slow", 5: "trains"}
+
+
+def test_a_run_trails_where_a_lower_rate_has_twice_its_improvement_after_as_many_updates() -> None:
+    good = Ending(3.2, [3.0, 2.8, 2.6, 2.4], [])  # ended early: it clearly trains
+    late = Ending(3.2, [3.2, 3.2, 3.1, 2.9, 2.7, 2.5, 2.4, 2.3], [])
+    near = Ending(3.2, [3.1, 3.0, 2.9, 2.7, 2.6, 2.5, 2.4, 2.3], [])
+    assert settle({2: good, 5: late, 9: near}) == {2: "trains", 5: "trails", 9: "trains"}
+    assert settle({2: late, 5: good}) == {2: "trains", 5: "trains"}  # a higher rate that is faster says nothing of a lower one
 
 
 def test_runs_of_one_design_are_settled_apart_where_they_were_optimised_otherwise() -> None:
@@ -138,3 +149,15 @@ def test_the_live_rules_catch_more_failing_runs_than_z_scores_with_fewer_false_a
     ours = [sum(monitor.shipped(trace) is not None for trace in part) for part in (bad, good)]
     theirs = [sum(monitor.z_score(trace["losses"], 3.0) is not None for trace in part) for part in (bad, good)]
     assert ours[0] > theirs[0] and ours[1] < theirs[1]
+
+
+@pytest.mark.parametrize("kind", ["causal", "masked", "translation"])
+def test_guessing_is_measured_on_the_text_that_runs_are_measured_on(kind: Kind) -> None:
+    class Guesses(torch.nn.Module):
+        def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+            seen = torch.cat([example.target.flatten() for example in islice(batches(kind, 10_001), 200)])
+            counts = torch.bincount(seen[seen.ne(PAD)], minlength=vocabulary(kind)) + 0.01
+            return (counts / counts.sum()).log().expand(*inputs[-1].shape, -1)
+
+    ending = look(Guesses(), kind, Ending(unigram_entropy(kind), [], []))
+    assert ending.gained == pytest.approx(0, abs=1e-4) and ending.source_gap == ([0.0] if kind == "translation" else [])

@@ -1,6 +1,6 @@
 """What the live monitor costs a training step, and how often and how early it warns, against simple rules on the loss.
 
-The runs are those of the forecast's grid (traces.jsonl: losses, gradient norms and the monitor's samples of each). The loss
+The runs are those of the forecast's grid (traces.jsonl.gz: losses, gradient norms and the monitor's samples of each). The loss
 shows a failure at the update from which it stays at the level of guessing. The shipped thresholds were fitted on the
 development families; beside them, every run is judged by thresholds that were fitted on the runs of other families.
 """
@@ -28,7 +28,7 @@ from bathy.lab.bench.predict.cases import load, part_of, settled
 from bathy.lab.bench.thresholds import Trace, Warner, Warnings
 from bathy.lab.bench.thresholds import shipped as shipped_thresholds
 
-TRACES = Path(__file__).parent / "predict" / "traces.jsonl"
+TRACES = Path(__file__).parent / "predict" / "traces.jsonl.gz"
 NEAR = 0.1
 """Nats above guessing at the most, from where on a loss shows that it is stuck there."""
 OTHERS: dict[str, Warner] = {
@@ -39,8 +39,8 @@ OTHERS: dict[str, Warner] = {
 
 
 GROUPS = {
-    "grid": ("development", "held out"), "held-out families": ("held out",), "border": ("border",), "larger": ("larger",),
-    "all": ("development", "held out", "border", "larger"),
+    "grid": ("development", "held out"), "held-out families": ("held out",), "larger": ("larger",),
+    "all": ("development", "held out", "larger"),
 }  # fmt: skip
 """Parts of the grid that are judged together."""
 
@@ -61,9 +61,11 @@ def run(data: Path | None, quick: bool) -> dict[str, Any]:
         rows = [
             judged(name, at, found["Monitor"], own) for name, at in found.items() if all(trace["key"] in at for trace in own)
         ]
-        failing = sum(trace["outcome"] == "fails" for trace in own)
         if own:
-            title = f"{group}: {failing} failing and {len(own) - failing} healthy runs"
+            failing, healthy, trailing = (
+                sum(t["outcome"] == outcome for t in own) for outcome in ("fails", "trains", "trails")
+            )
+            title = f"{group}: {failing} failing and {healthy} healthy runs, and {trailing} that trail a lower rate"
             console.out.print(console.table(title, COLUMNS, rows))
             result[group] = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
     return result
@@ -95,21 +97,27 @@ def traces_of(rows: Sequence[dict[str, Any]]) -> list[Trace]:
     ]
 
 
-COLUMNS = ["rule", "failing runs warned", "healthy runs warned", "median updates before the loss shows it", "Monitor no later"]
+COLUMNS = [
+    "rule",
+    "failing runs warned",
+    "healthy runs warned",
+    "trailing runs warned",
+    "median updates before the loss shows it",
+    "Monitor no later",
+]
 
 
-def judged(
-    name: str, at: dict[str, float], monitor: dict[str, float], traces: Sequence[Trace]
-) -> tuple[str, str, str, str, str]:
+def judged(name: str, at: dict[str, float], monitor: dict[str, float], traces: Sequence[Trace]) -> tuple[str, ...]:
     """One row of the table; ahead: of the failing runs that this rule warns of, those where the Monitor does so no later."""
-    bad = [trace for trace in traces if trace["outcome"] == "fails"]
-    good = [trace for trace in traces if trace["outcome"] == "trains"]
-    warned = [trace for trace in bad if at[trace["key"]] < math.inf]
-    false = sum(at[trace["key"]] < math.inf for trace in good)
+    counts = []
+    for outcome in ("fails", "trains", "trails"):
+        own = [at[trace["key"]] < math.inf for trace in traces if trace["outcome"] == outcome]
+        counts.append(f"{sum(own)} of {len(own)}")
+    warned = [trace for trace in traces if trace["outcome"] == "fails" and at[trace["key"]] < math.inf]
     leads = [stuck_from(trace) - at[trace["key"]] for trace in warned]
     ahead = sum(monitor[trace["key"]] <= at[trace["key"]] for trace in warned)
     lead = f"{statistics.median(leads):.0f}" if leads else "–"
-    return name, f"{len(leads)} of {len(bad)}", f"{false} of {len(good)}", lead, f"{ahead} of {len(leads)}"
+    return name, *counts, lead, f"{ahead} of {len(leads)}"
 
 
 def stuck_from(trace: Trace) -> int:

@@ -1,6 +1,6 @@
 """Whether a forecast is right: a grid of short runs, what was read before each, and what came of it.
 
-Without --data the committed grid (grid.jsonl: readings and outcomes) is fitted and judged again. With --data FOLDER the runs
+Without --data the committed grid (grid.jsonl.gz: readings and outcomes) is fitted and judged again. With --data FOLDER the runs
 that the folder lacks are made first (hours; it can be stopped and resumed), and grid, traces and odds are written there.
 """
 
@@ -26,23 +26,29 @@ LOOKS = {"one look": 4, "rehearsal": 16}
 """Kind of look to the updates it makes."""
 READINGS = ("tokens", "amplification", "gradient", "warmup")
 """What both rest on; chosen on the development part."""
-PARTS: tuple[Part, ...] = ("held out", "larger")
-"""What the odds are judged on besides the development part, which they are fitted on."""
-COMMITTED = Path(__file__).parent / "grid.jsonl"
+PARTS: tuple[Part, ...] = ("development", "held out", "larger")
+"""Parts of the grid; the odds are fitted on the first two, their readings chosen on the first."""
+COMMITTED = Path(__file__).parent / "grid.jsonl.gz"
 
 
 def run(data: Path | None, quick: bool) -> dict[str, Any]:
-    """Fit on development, judge there with groups left out, then on held-out families and larger models; print."""
+    """Fit on the grid and judge there with groups left out, then on larger models; print.
+
+    The held-out families, on which no reading was chosen, are judged by a fit on the others, too.
+    """
     rows = _made(data, quick) if data else load(COMMITTED)
     outcomes = Counter(row["outcome"] for row in rows)
     console.out.print(f"{len(rows)} runs: {dict(outcomes)}")
     result: dict[str, Any] = {"runs": len(rows), "outcomes": dict(outcomes), "looks": {}, "odds": {}}
-    development = cases_of(rows, "development")
+    cases = {part: cases_of(rows, part) for part in PARTS}
+    whole = cases["development"] + cases["held out"]
     for look, updates in LOOKS.items():
-        odds = fit(development, updates, READINGS)
-        judged = {f"{group} left out": judge(development, left_out(development, updates, READINGS, key))
+        odds, others = fit(whole, updates, READINGS), fit(cases["development"], updates, READINGS)
+        judged = {f"{group} left out": judge(whole, left_out(whole, updates, READINGS, key))
                   for group, key in groups_of().items()}  # fmt: skip
-        judged |= {part: judge(own, told(own, odds)) for part in PARTS if (own := cases_of(rows, part))}
+        judged |= {
+            part: judge(own, told(own, by)) for part, by in (("held out", others), ("larger", odds)) if (own := cases[part])
+        }
         result["looks"][look], result["odds"][look] = judged, asdict(odds)
     _print(result["looks"])
     same = all(abs(fitted(look).bias - values["bias"]) < 1e-6 for look, values in result["odds"].items())
@@ -56,7 +62,7 @@ def run(data: Path | None, quick: bool) -> dict[str, Any]:
 
 def _made(data: Path, quick: bool) -> list[dict[str, Any]]:
     """The runs of a folder, after those that it lacks were made."""
-    from bathy.lab.bench.monitor import traces_of
+    from bathy.lab.bench.monitor import TRACES, traces_of
     from bathy.lab.bench.predict.grid import larger, small
     from bathy.lab.bench.predict.runs import make, read
 
@@ -64,7 +70,7 @@ def _made(data: Path, quick: bool) -> list[dict[str, Any]]:
     for name, runs in (("small", small()), ("larger", larger())):
         make(runs, data / f"{name}_runs.jsonl", seconds=5.0 if quick else float("inf"))
     made = [row for path in sorted(data.glob("*_runs.jsonl")) for row in read(path).values()]
-    save(traces_of(made), data / "traces.jsonl")
+    save(traces_of(made), data / TRACES.name)
     return compact(made)
 
 
@@ -74,11 +80,18 @@ def told(cases: Sequence[Case], odds: Odds) -> list[float]:
 
 
 def judge(cases: Sequence[Case], chances: Sequence[float]) -> dict[str, Any]:
-    """How right these probabilities are: AUROC, calibration, and the largest rates that follow from them."""
+    """How right these probabilities are: AUROC, calibration, and the largest rates that follow from them.
+
+    Runs that trail a lower rate are left out, but for one more AUROC, in which they count as training.
+    """
+    whole = auroc(chances, [case.fails for case in cases])
+    pairs = [(case, chance) for case, chance in zip(cases, chances, strict=True) if case.decides]
+    cases, chances = [case for case, _ in pairs], [chance for _, chance in pairs]
     fails = [case.fails for case in cases]
     rates = largest_rates(cases, chances)
     return {
-        "failed": sum(fails), "trained": len(fails) - sum(fails), "auroc": auroc(chances, fails), "ece": ece(chances, fails),
+        "failed": sum(fails), "trained": len(fails) - sum(fails), "auroc": auroc(chances, fails),
+        "auroc_with_trailing": whole, "ece": ece(chances, fails),
         "ece_by_chance": ece_by_chance(chances),
         "calibration": calibration(chances, fails), "designs": len(rates),
         "within_2": statistics.fmean(rate.right for rate in rates) if rates else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 from collections.abc import Iterable
@@ -16,14 +17,12 @@ from bathy.lab.bench.predict.models import Design
 from bathy.lab.bench.predict.outcome import Outcome, settle
 from bathy.lab.bench.predict.runs import ending_of
 
-Part = Literal["development", "held out", "border", "larger"]
-"""Border: runs of an earlier grid, whose rates were sought by bisection next to the border between training and failing.
-Chosen by their outcomes and rehearsed without gradients, they say nothing of odds; warnings are judged on them apart."""
+Part = Literal["development", "held out", "larger"]
 
 
 @dataclass(frozen=True)
 class Case:
-    """One run of the grid that decided something: what was read before it, and whether it failed."""
+    """One run of the grid that was not too slow to tell: what was read before it, and what came of it."""
 
     part: Part
     family: str
@@ -33,8 +32,18 @@ class Case:
     design: str
     lr: float
     warmup: float
-    fails: bool
+    outcome: Outcome
     points: list[Point]
+
+    @property
+    def fails(self) -> bool:
+        """Whether it failed."""
+        return self.outcome == "fails"
+
+    @property
+    def decides(self) -> bool:
+        """Whether it says something of odds: a run that trails a lower rate does not."""
+        return self.outcome != "trails"
 
     def features(self, updates: int) -> Features:
         """What a forecast rests on after that many updates."""
@@ -46,7 +55,7 @@ def settled(rows: Iterable[dict[str, Any]]) -> dict[str, Outcome]:
     designs: dict[str, dict[float, dict[str, Any]]] = {}
     for row in rows:
         own_settings = [row[name] for name in ("design", "steps", "optimizer", "warmup", "beta2")]
-        designs.setdefault(json.dumps([*own_settings, row.get("border", False)]), {})[row["lr"]] = row
+        designs.setdefault(json.dumps(own_settings), {})[row["lr"]] = row
     found: dict[str, Outcome] = {}
     for own in designs.values():
         outcomes = settle({rate: ending_of(row) for rate, row in own.items()})
@@ -56,7 +65,7 @@ def settled(rows: Iterable[dict[str, Any]]) -> dict[str, Outcome]:
 
 def compact(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """What is committed of the runs: settings, outcome, held-out losses and the points of the rehearsal."""
-    rows = [row for row in rows if part_of(row) != "border"]
+    rows = list(rows)
     outcomes = settled(rows)
     names = ("key", "design", "lr", "warmup", "beta2", "optimizer", "steps", "ending", "seconds")
     return [{**{name: row[name] for name in names}, "outcome": outcomes[row["key"]], "points": row["points"]} for row in rows]
@@ -64,15 +73,13 @@ def compact(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def part_of(row: dict[str, Any]) -> Part:
     """To which part of the grid a run belongs."""
-    if row.get("border"):
-        return "border"
     if row["steps"] >= LONG:
         return "larger"
     return "held out" if row["design"]["family"] in held_out() else "development"
 
 
 def cases_of(rows: Iterable[dict[str, Any]], *parts: Part) -> list[Case]:
-    """The runs of these parts (of all, where none is named) that train or fail."""
+    """The runs of these parts (of all, where none is named) that were not too slow to tell."""
     return [
         Case(
             part=part_of(row),
@@ -82,7 +89,7 @@ def cases_of(rows: Iterable[dict[str, Any]], *parts: Part) -> list[Case]:
             design=json.dumps([asdict(design), row["steps"]]),
             lr=row["lr"],
             warmup=row["warmup"] + (RECTIFIED / (1 - row["beta2"]) if row["optimizer"] == "RAdam" else 0.0),
-            fails=row["outcome"] == "fails",
+            outcome=row["outcome"],
             points=[_point(point) for point in row["points"]],
         )
         for row in rows
@@ -104,10 +111,10 @@ def architecture(family: str) -> str:
 
 def load(path: Path) -> list[dict[str, Any]]:
     """The committed runs, one a line."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in gzip.decompress(path.read_bytes()).decode().splitlines()]
 
 
 def save(rows: Iterable[dict[str, Any]], path: Path) -> None:
-    """Write runs, one a line."""
-    lines = [json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in rows]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    """Write runs, one a line, packed."""
+    lines = [json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n" for row in rows]
+    path.write_bytes(gzip.compress("".join(lines).encode(), mtime=0))

@@ -19,7 +19,7 @@ RIDGE = 0.2
 
 def fit(cases: Sequence[Case], updates: int, names: Sequence[str], ridge: float = RIDGE) -> Odds:
     """The logistic of these features with a small ridge, by Newton's method; rehearsals that broke down need none."""
-    cases = [case for case in cases if not case.features(updates)["broken"]]
+    cases = [case for case in cases if case.decides and not case.features(updates)["broken"]]
     x, y = _matrix(cases, updates, names), np.array([float(case.fails) for case in cases])
     mean, scale = x.mean(0), np.maximum(x.std(0), 1e-6)
     z = np.column_stack([(x - mean) / scale, np.ones(len(x))])

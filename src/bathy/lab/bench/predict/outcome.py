@@ -1,14 +1,17 @@
 """How a short run ended, by rules that were fixed before the runs were made.
 
 A model that has stopped seeing its input ends at the unigram entropy: it guesses by frequency. Held-out loss is read at least
-four times in a run, always on the same batches, so that its differences carry no sampling noise.
+four times in a run, always on the same text, on which the entropy is taken, too, so that differences carry no sampling noise.
 
 The rules were fixed before the first run. Amended after 18 of them, before any forecast was made: a run that is still falling
 but not below guessing counts as failed where a lower rate of the same design trains (it was falling towards guessing). Amended
 before the grid of version 2 was run: a run goes on until it is decided, up to four times as long. After 120 updates, where all
 runs ended before, a quarter of them was too slow to tell, and translations that had just begun to use their source counted as
 failed. Amended once more after half of that grid: a run ends as stuck only if it is no better than guessing at all (a GPT-2
-just below guessing had been ended at a rate below two that train); the runs concerned were made again.
+just below guessing had been ended at a rate below two that train); the runs concerned were made again. Amended last when two
+thirds of it were there: a run that trains decides nothing where a lower rate of the same design has more than twice its
+improvement after as many updates. Such runs collapse at a high rate and recover, some hundreds of updates later: a warning is
+right, and so is none.
 """
 
 from __future__ import annotations
@@ -18,8 +21,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Outcome = Literal["trains", "fails", "slow"]
-"""Slow: not yet below guessing but still falling when the run ended, and no lower rate got there; such runs decide nothing."""
+Outcome = Literal["trains", "fails", "slow", "trails"]
+"""Slow: not yet below guessing but still falling when the run ended, and no lower rate got there. Trails: trains, but a lower
+rate of the same design has more than twice its improvement after as many updates. Both decide nothing."""
 BETTER = 0.1
 """Nats by which the end of a run must be below the unigram entropy."""
 LOST = 0.5
@@ -93,7 +97,20 @@ class Ending:
 
 
 def settle(endings: Mapping[float, Ending]) -> dict[float, Outcome]:
-    """The outcomes of one design's runs by rate: a slow run fails where a lower rate trains."""
+    """The outcomes of one design's runs by rate: a slow run fails where a lower rate trains, one that trains may trail it."""
     outcomes = {rate: ending.outcome for rate, ending in endings.items()}
     slowest = min((rate for rate, outcome in outcomes.items() if outcome == "trains"), default=math.inf)
-    return {rate: "fails" if outcome == "slow" and rate > slowest else outcome for rate, outcome in outcomes.items()}
+    for rate, outcome in outcomes.items():
+        if outcome == "slow" and rate > slowest:
+            outcomes[rate] = "fails"
+        elif outcome == "trains" and _outdone(rate, endings):
+            outcomes[rate] = "trails"
+    return outcomes
+
+
+def _outdone(rate: float, endings: Mapping[float, Ending]) -> bool:
+    """Whether a lower rate has, after as many updates, a clear improvement of which this one has less than half."""
+    own = endings[rate]
+    pairs = [list(zip(own.held_out, ending.held_out, strict=False)) for lower, ending in endings.items() if lower < rate]
+    gained = [(own.unigram - pair[-1][0], own.unigram - pair[-1][1]) for pair in pairs if pair]
+    return any(other >= CLEAR and this < (1 - LOST) * other for this, other in gained)

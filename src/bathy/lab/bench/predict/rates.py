@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from bathy.clinic.search import logit
+from bathy.clinic.search import logit, monotone
 from bathy.lab.bench.predict.cases import Case
 
 
@@ -46,7 +46,7 @@ def largest_rates(cases: Sequence[Case], chances: Sequence[float]) -> list[Rate]
         own.sort(key=lambda pair: pair[0].lr)
         trained = max((case.lr for case, _ in own if not case.fails), default=0.0)
         failed = min((case.lr for case, _ in own if case.fails and case.lr > trained), default=math.inf)
-        points = [(case.lr, chance) for case, chance in own]
+        points = list(monotone({case.lr: chance for case, chance in own}).items())
         if len(own) > 1:
             found.append(Rate(crossing(points), crossing(points, 0.1), crossing(points, 0.9), trained, failed))
     return found

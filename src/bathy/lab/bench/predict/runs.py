@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
-from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from bathy.clinic.rules.rows import update_ratios
 from bathy.lab.bench.predict.grid import LONG, STAGE, Run
 from bathy.lab.bench.predict.models import Design, objective
 from bathy.lab.bench.predict.outcome import Ending
-from bathy.lab.bench.predict.text import PAIRS, Example, batches, unigram_entropy
+from bathy.lab.bench.predict.text import PAIRS, Example, batches, held_out, unigram_entropy
 
 REHEARSED = 20
 """Updates of a rehearsal, each of which is recorded."""
@@ -74,7 +73,7 @@ def record(run: Run) -> dict[str, Any]:
     rehearsal = time.process_time() - start
     optimizer = make_optimizer(run, model)
     losses, norms, samples = list[float](), list[float](), list[dict[str, Any]]()
-    ending = Ending(_unigram(design.kind), [], [])
+    ending = Ending(unigram_entropy(design.kind), [], [])
     stage = min(run.steps, LONG // 2 if run.steps >= LONG else STAGE)
     with bathy.Monitor(model, optimizer=optimizer, every=EVERY, batch=example.inputs, on_warning=lambda _: None) as monitor:
         for step, example in enumerate(islice(batches(design.kind, design.seed), run.steps), 1):
@@ -131,18 +130,13 @@ def update(model: nn.Module, optimizer: torch.optim.Optimizer, example: Example,
 def look(model: nn.Module, kind: Any, before: Ending) -> Ending:
     """The ending as it is now: with held-out loss, and what a wrong source costs where there is one."""
     model.eval()
-    example = next(batches(kind, 0, rows=48, held_out=True))
+    example = held_out(kind)
     true, gap = objective(model, example).item(), []
     if kind in PAIRS:
         wrong = Example((example.inputs[0].roll(1, 0), example.inputs[1]), example.target)
         gap = [objective(model, wrong).item() - true]
     model.train()
     return replace(before, held_out=[*before.held_out, true], source_gap=[*before.source_gap, *gap])
-
-
-@cache
-def _unigram(kind: Any) -> float:
-    return unigram_entropy(kind)
 
 
 def sample(rows: Sequence[Reading], step: int) -> dict[str, Any]:

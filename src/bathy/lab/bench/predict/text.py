@@ -123,10 +123,16 @@ def _pairs(kind: Kind, generator: torch.Generator, rows: int, held_out: bool) ->
     return Example((source, target_in), target)
 
 
+def held_out(kind: Kind) -> Example:
+    """The text that every look at a run reads."""
+    return next(batches(kind, 0, rows=48, held_out=True))
+
+
+@cache
 def unigram_entropy(kind: Kind) -> float:
-    """Nats per token of guessing by frequency alone: what a model reaches that no longer sees its input."""
+    """Nats per token of guessing by frequency alone on that text: what a model reaches that no longer sees its input."""
     asked = torch.cat([example.target[example.target.ne(PAD)] for example in islice(batches(kind, 10_001), 200)])
     counts = torch.bincount(asked, minlength=vocabulary(kind)).double()
     p = (counts + 0.01) / (counts + 0.01).sum()
-    held = torch.cat([example.target[example.target.ne(PAD)] for example in islice(batches(kind, 10_001, held_out=True), 50)])
-    return float(-p[held].log().mean())
+    target = held_out(kind).target
+    return float(-p[target[target.ne(PAD)]].log().mean())
