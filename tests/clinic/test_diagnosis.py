@@ -139,6 +139,25 @@ def test_a_source_is_ignored_where_the_loss_does_not_depend_on_it(influence: dic
     assert (rules.RULES["source_ignored"].look(rows) is not None) is found
 
 
+@pytest.mark.parametrize(
+    ("now", "error", "found"),
+    [(3.0, 0.01, True), (2.25, 0.01, False), (3.0, 0.2, False), (2.0, 0.01, False)],  # far above; not far; noisy; not above
+)
+def test_a_loss_has_risen_where_its_level_is_far_above_the_lowest(now: float, error: float, found: bool) -> None:
+    values = {"loss_level": now, "lowest_level": 2.0, "level_error": error}
+    rows = [Reading(name, value, step=100) for name, value in values.items()]
+    assert (rules.RULES["rise"].look(rows) is not None) is found
+
+
+def test_while_training_amplification_counts_where_updates_are_large_enough_to_be_amplified() -> None:
+    start = [row for i in range(20) for row in shares({1: 0.4}, site=str(i), index=i + 1)]
+    found = {
+        (step, size): rules.RULES["amplification"].look(start + moved({step: size})) is not None
+        for step, size in ((8, 0.01), (8, 1e-4), (1, 0.01))
+    }
+    assert found == {(8, 0.01): True, (8, 1e-4): False, (1, 0.01): False}  # Adam's first updates are large in any run
+
+
 def test_amplification_counts_at_the_start_and_later_only_where_the_output_still_moves() -> None:
     strong = [row for i in range(20) for row in shares({0: 0.4}, site=str(i), index=i + 1)]
     late = [row for i in range(20) for row in shares({500: 0.4}, site=str(i), index=i + 1)]

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 import bathy
 from bathy.clinic.findings import Finding
+from bathy.clinic.monitor import level
 from bathy.clinic.readings import Reading, read, select, values
 from bathy.clinic.sample import held, whole
 from bathy.core.residual import Matrix
@@ -178,6 +179,22 @@ def test_a_warning_names_the_update_and_the_first_thing_to_do_and_a_callback_get
     assert hot_run(without=["spike"]).findings == []
     with pytest.raises(ConfigError, match="Did you mean spike"):
         bathy.Monitor(tiny.model(), without=["spikes"])
+
+
+def test_a_rise_of_the_loss_is_compared_with_the_lowest_level_also_after_resuming() -> None:
+    losses = [2.0 + 0.1 * (i % 2) for i in range(40)] + [3.0 + 0.1 * (i % 2) for i in range(24)]
+    first = bathy.Monitor(tiny.model(), every=8, on_warning=lambda _: None)
+    with first:
+        for loss in losses[:32]:
+            first.step(loss)
+    second = bathy.Monitor(tiny.model(), every=8, start=32, on_warning=lambda _: None)
+    with second:
+        second.load_state_dict(first.state_dict())
+        for loss in losses[32:]:
+            second.step(loss)
+    assert not first.findings and "rise" in {finding.name for finding in second.findings}
+    assert level([1.0] * 15) is None and level([5.0] + [1.0, 3.0] * 8) == (2.0, 0.25)
+    assert level([1.0] * 15 + [9.0]) == pytest.approx((1.0, 8 * math.sqrt(15) / 16 / 4))  # one spike moves the error only
 
 
 def test_what_cannot_be_watched_is_listed_with_the_reason_and_the_findings_it_weakens(

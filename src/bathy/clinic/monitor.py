@@ -46,6 +46,8 @@ LOSSES, FEWEST = 100, 16
 """Losses against which a spike is compared, at most and at least: the first ones of a run are not steady."""
 
 OnWarning = Callable[[Finding], object]
+Level = tuple[float, float]
+"""Median of some losses in a row, and a standard error."""
 
 
 class Monitor:
@@ -82,6 +84,7 @@ class Monitor:
         self._sites: Sequence[Site] = []
         self._outside: dict[str, nn.Parameter] = {}
         self._losses: deque[float] = deque(maxlen=LOSSES)
+        self._lowest: Level | None = None
         self._new: list[float | Tensor] = []
         """Losses since the last sample, left on their device."""
         self.unwatched: list[Unwatched] = []
@@ -152,12 +155,13 @@ class Monitor:
 
     def state_dict(self) -> dict[str, Any]:
         """What the next sample depends on besides the model: enough to resume as if it had never stopped."""
-        return {"losses": list(self._losses), "new": [float(loss) for loss in self._new], "skipped": self._skipped}
+        new = [float(loss) for loss in self._new]
+        return {"losses": list(self._losses), "new": new, "skipped": self._skipped, "lowest": self._lowest}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from what `state_dict` gave."""
         self._losses = deque(state.get("losses", []), maxlen=LOSSES)
-        self._new, self._skipped = list(state.get("new", [])), state.get("skipped", 0)
+        self._new, self._skipped, self._lowest = list(state.get("new", [])), state.get("skipped", 0), state.get("lowest")
         self._close_sample()
         self._prepare()
 
@@ -186,13 +190,15 @@ class Monitor:
         return self._warn()
 
     def _spread(self) -> dict[str, float | Tensor | None]:
-        """The largest loss since the last sample, with mean and standard deviation of those before it."""
+        """The largest loss since the last sample against those before it, and the latest ones against the lowest so far."""
         tensors = [loss for loss in self._new if isinstance(loss, Tensor)]
         read = iter(torch.stack(tensors).tolist() if tensors else [])  # one wait for the device, not one for each update
         before, new = list(self._losses), [next(read) if isinstance(loss, Tensor) else loss for loss in self._new]
         self._new = []
         self._losses.extend(loss for loss in new if math.isfinite(loss))  # a spread needs finite numbers
-        return dict(spread(before, new))
+        now, lowest = level(self._losses), self._lowest
+        self._lowest = min(filter(None, (now, lowest)), default=None)
+        return dict(spread(before, new) | risen(now, lowest))
 
     def _warn(self) -> list[Finding]:
         """Findings of kinds that this run has not had before."""
@@ -239,6 +245,19 @@ def spread(before: Sequence[float], new: Sequence[float]) -> dict[str, float]:
     if len(before) < FEWEST or not new:
         return {}
     return {"loss_peak": max(new), "loss_mean": statistics.fmean(before), "loss_deviation": statistics.pstdev(before)}
+
+
+def level(losses: Sequence[float]) -> Level | None:
+    """Median of the latest losses, which one spike does not move, and a standard error; nothing where they are too few."""
+    last = list(losses)[-FEWEST:]
+    return (statistics.median(last), statistics.pstdev(last) / math.sqrt(FEWEST)) if len(last) == FEWEST else None
+
+
+def risen(now: Level | None, lowest: Level | None) -> dict[str, float]:
+    """The level of the loss now, beside the lowest of the samples before, and the larger of their errors."""
+    if not (now and lowest):
+        return {}
+    return {"loss_level": now[0], "lowest_level": lowest[0], "level_error": max(now[1], lowest[1])}
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

@@ -15,7 +15,7 @@ from bathy.clinic.rules.collapse import attention_logits, collapse, dead_encoder
 from bathy.clinic.rules.parts import healthy, norm_signs, norm_zero, outside_update, silent, unwatched
 from bathy.clinic.rules.precision import not_finite, overflow, underflow
 from bathy.clinic.rules.rows import at_first, at_last, relative_updates
-from bathy.clinic.rules.stability import amplification, learning_rate, spike, step, vanishing
+from bathy.clinic.rules.stability import amplification, learning_rate, rise, spike, step, vanishing
 from bathy.errors import ConfigError, unknown
 from bathy.sites.site import Moment
 
@@ -44,6 +44,7 @@ RULES: dict[str, Rule] = {
     "step": Rule(step, ("output",)),
     "learning_rate": Rule(learning_rate, ("branch", "sum"), live=True),
     "spike": Rule(spike, live=True),
+    "rise": Rule(rise, live=True),
     "attention_logits": Rule(attention_logits, ("input",)),
     "norm_signs": Rule(norm_signs),
     "norm_zero": Rule(norm_zero),

@@ -25,7 +25,7 @@ REDUCED = 0.4
 """Nats by which a loss must be below that of a uniform guess to have been reduced."""
 IGNORED = 0.01
 """Dependence of the loss on the source, relative to the target, below which the decoder ignores the source."""
-HEARD = 32
+HEARD = 160
 """Update from which two samples in a row below it count: every decoder learns the frequencies of the target first."""
 DEAD = 0.1
 """Token variance of the encoder's output below which its tokens are all alike, where the decoder does not use it."""

@@ -14,6 +14,8 @@ from bathy.clinic.rules.rows import amplified, at_first, at_last, broken_at_star
 
 AMPLIFICATION = 6.0
 """Σβ²_ii of a stack at the start: Post-LN reaches it at about 9 layers, Pre-LN and Admin at no depth in use."""
+AMPLIFIED = 0.01
+"""Σβ² times the mean ‖ΔW‖/‖W‖ of an update, from which such a stack fails: at lower rates it trains, whatever its depth."""
 CHANGE = 2.0e-3 / DELTA**2
 """Output change over δ² (at width 128) that such a stack shows at least, while its weights are untrained."""
 STEP_CHANGE = 0.7
@@ -37,17 +39,21 @@ EXCESS = 3.0
 SPIKE = 6.0
 """Standard deviations above the recent losses that make a spike."""
 JUMP = 0.3
-"""Nats above the recent losses that make a spike."""
+"""Nats above the recent losses that make a spike, or above the lowest ones that make a rise."""
+RISEN = 7.0
+"""Standard errors by which the median of the latest 16 losses must exceed the lowest such median."""
 
 
 def amplification(rows: Sequence[Reading]) -> Finding | None:
-    """Σβ²_ii so large that updates are amplified (Theorem 2), at the start, or where the output still moves as much."""
-    shares = at_last(rows, "branch_share")
+    """Σβ²_ii so large that updates are amplified (Theorem 2), at the start, or where the output still moves as much.
+
+    While training, updates must be large enough to be amplified: Post-LN of any depth trains at a rate that is low enough.
+    """
+    shares, start = at_last(rows, "branch_share"), at_first(rows, "branch_share")
     if not shares:
         return None
     change = mean_over(at_last(rows, "output_change"), "stack", "layer")
-    sums = amplified(at_first(rows, "branch_share") if not change else shares)
-    stack, total = max(sums.items(), key=lambda item: item[1])
+    stack, total = max(amplified(shares if change else start).items(), key=lambda item: item[1])
     evidence = [Evidence("Σβ² over the sub-layers", total, f"stable stacks stay below {AMPLIFICATION:g}", stack)]
     if change:
         depth = max(layer for name, layer in change if name == stack)
@@ -57,8 +63,13 @@ def amplification(rows: Sequence[Reading]) -> Finding | None:
             evidence.append(Evidence("output change / δ²", moved, reference, f"{stack} layer {depth}"))
         elif shares[0].step > 0:
             return None  # training has reduced it; before training Σβ² alone decides
-    elif min(row.step for row in shares) > 1:
+    elif min(row.step for row in start) > 1:
         return None  # β² may grow in training: only the start, or a measured change, counts
+    elif updates := relative_updates(rows):
+        moved = total * max((size for at, size in updates.items() if at >= EARLY), default=0.0)
+        if moved < AMPLIFIED:
+            return None
+        evidence.append(Evidence("Σβ² · ‖ΔW‖/‖W‖ of an update", moved, f"from {AMPLIFIED:g} on it counts", stack))
     if not total > AMPLIFICATION:
         return None
     return Finding(
@@ -161,6 +172,23 @@ def spike(rows: Sequence[Reading]) -> Finding | None:
         "Look at the batch of that update. If spikes repeat: clip gradients at their usual norm, lower β2 "
         "towards 0.95, or lower the "
         "learning rate.",
+        site="" if first is None else first.where,
+    )  # fmt: skip
+
+
+def rise(rows: Sequence[Reading]) -> Finding | None:
+    """A loss that has gone up and stays there: its level is far above the lowest so far."""
+    now, lowest, error = (at_last(rows, name) for name in ("loss_level", "lowest_level", "level_error"))
+    if not (now and lowest and error) or not now[0].value > lowest[0].value + max(RISEN * error[0].value, JUMP):
+        return None
+    first = moved_first(rows)
+    usual = f"its lowest so far was {lowest[0].value:.3g} ± {error[0].value:.2g}"
+    return Finding(
+        "rise", "serious", "the loss has risen again",
+        (Evidence("median of the latest losses", now[0].value, usual), *([first] if first else [])),
+        "The model is losing what it had learned: at this rate its updates undo more than they gain.",
+        "Go back to a checkpoint from before the rise and lower the learning rate. Of a run of bathy's, `bathy postmortem` "
+        "finds the cause.",
         site="" if first is None else first.where,
     )  # fmt: skip
 

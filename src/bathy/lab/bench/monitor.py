@@ -19,7 +19,7 @@ import torch
 import bathy
 from bathy import console
 from bathy.clinic.diagnosis import KEPT, diagnose
-from bathy.clinic.monitor import LOSSES, spread
+from bathy.clinic.monitor import LOSSES, Level, level, risen, spread
 from bathy.clinic.readings import Reading
 from bathy.lab.bench import interleaved, ratio
 from bathy.lab.bench.copying import Trial, inputs, objective, sentences
@@ -135,10 +135,13 @@ def shipped(trace: Trace) -> int | None:
     """The first warning of the live rules, applied to the samples as the monitor does."""
     seen: list[list[Reading]] = []
     before = 0
+    lowest: Level | None = None
     for sample in trace["samples"]:
         step = int(sample["step"])
-        seen.append([*rows_of(sample), *loss_rows(trace["losses"], before, step)])
-        before = step
+        now = level([loss for loss in trace["losses"][:step] if loss is not None])
+        levels = [Reading(name, value, step=step) for name, value in risen(now, lowest).items()]
+        seen.append([*rows_of(sample), *loss_rows(trace["losses"], before, step), *levels])
+        before, lowest = step, min(filter(None, (now, lowest)), default=None)
         recent = seen[:1] + seen[1:][-KEPT:]
         if diagnose([row for rows in recent for row in rows], live=True):
             return step
