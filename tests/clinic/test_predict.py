@@ -200,7 +200,12 @@ def test_tokens_are_compared_with_their_start_and_the_worst_stack_counts() -> No
     found = features(points(variances, [1.0] * 5), 4, 0)
     assert found["tokens"] == pytest.approx(statistics.median(math.log10(v / 0.4) for v in variances[1:]))
     scaled = features(points([0.01 * v for v in variances], [1.0] * 5), 4, 0)
-    assert scaled == pytest.approx(found)  # a model that starts with tokens that are alike is not collapsed by training
+    assert scaled["tokens"] == pytest.approx(
+        found["tokens"]
+    )  # tokens that are alike at the start are not collapsed by training
+    assert (found["start"], scaled["start"]) == pytest.approx(
+        (math.log10(0.4), math.log10(0.004))
+    )  # of what the stack is given
     assert features(points([0.1, 0.2, 0.3, 0.4, 0.4], [1.0] * 5), 4, 0)["tokens"] == 0
 
 

@@ -1,5 +1,6 @@
 """The benchmarks of forecasts, warnings and audits: what they compute, and that the shipped odds are the fit of the grid."""
 
+import json
 import math
 from itertools import islice
 from pathlib import Path
@@ -9,7 +10,7 @@ import torch
 
 from bathy.clinic.odds import fitted
 from bathy.lab.bench import monitor
-from bathy.lab.bench.predict import COMMITTED, LOOKS, READINGS
+from bathy.lab.bench.predict import COMMITTED, LOOKS, READINGS, table_rows
 from bathy.lab.bench.predict.cases import cases_of, compact, load, settled
 from bathy.lab.bench.predict.fit import auroc, calibration, ece, ece_by_chance, fit
 from bathy.lab.bench.predict.grid import RATES, Run, designs, held_out, small
@@ -24,6 +25,21 @@ from bathy.lab.bench.predict.text import PAD, Kind, batches, unigram_entropy, vo
 def test_the_shipped_odds_are_the_fit_of_the_committed_grid(look: str) -> None:
     odds = fit(cases_of(load(COMMITTED), "development", "held out"), LOOKS[look], READINGS)
     assert fitted(look).weights == pytest.approx(odds.weights) and fitted(look).bias == pytest.approx(odds.bias)
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_pages_show_what_the_benchmarks_wrote() -> None:
+    forecasts, warnings = (
+        json.loads((ROOT / f"docs/results/bench_{name}.json").read_text(encoding="utf-8"))["result"]
+        for name in ("predict", "monitor")
+    )
+    predict, clinic = ((ROOT / f"docs/{name}.md").read_text(encoding="utf-8") for name in ("predict", "clinic"))
+    for row in table_rows(forecasts["looks"]):
+        assert f"| {' | '.join(row)} |" in predict
+    for row in warnings["grid"]:
+        assert f"| {' | '.join(row.values())} |" in clinic
 
 
 def test_auroc_is_the_share_of_pairs_in_order() -> None:

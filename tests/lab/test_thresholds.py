@@ -32,8 +32,8 @@ def test_the_fit_warns_of_most_failing_runs_at_few_false_alarms() -> None:
     runs = [trace("a", "fails", 5.5), trace("a", "fails", 3.7), trace("b", "trains", 3.6), trace("b", "trains", 1.0)]
     found = Warnings(runs, warner)
     assert found.fit().strong == 5.0  # 3.5 would warn of the second, too, and of a healthy run; of 4 and 5 the stricter
-    assert found.under(found.fit()) == [10, inf, inf, inf]
-    assert found.under(Thresholds(3.0, 4.0, 1e-5, 1e-5, 16, 0.003)) == [10, 10, 10, inf]
+    assert list(found.under(found.fit())) == [10, inf, inf, inf]
+    assert list(found.under(Thresholds(3.0, 4.0, 1e-5, 1e-5, 16, 0.003))) == [10, 10, 10, inf]
 
 
 def test_a_family_is_judged_by_thresholds_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,8 @@ Features = dict[str, float]
 def features(points: Sequence[Point], updates: int, warmup: float) -> Features:
     """What a forecast rests on: what so many updates at the peak rate do to the tokens and to the gradient, and the warm-up.
 
-    tokens: log10 of the token variance at the last site of a stack relative to that before the first update, the median of the
+    start: log10 of the token variance at the last site of a stack relative to that at its input, before the first update, the
+    lowest of the stacks; tokens: log10 of the same variance relative to that before the first update, the median of the
     updates, the lowest of the stacks (without sites, of the output); amplification: log10 of the largest Σβ² of a stack;
     gradient: by how much log10 of the gradient's norm changes from one update to the next, the mean of the updates; warmup:
     log10(1 + warm-up updates), at most that of LONGEST; broken: 1 where the loss became non-finite, else 0.
@@ -42,6 +43,7 @@ def features(points: Sequence[Point], updates: int, warmup: float) -> Features:
     finite = len(points) > updates and all(math.isfinite(point.loss) for point in points[: updates + 1])
     seen = points[: updates + 1] if finite else []
     return {
+        "start": _start(points[0]) if points else 0.0,
         "tokens": _tokens(seen) if finite else math.log10(LEAST),
         "amplification": math.log10(max((_amplification(point) for point in seen[1:]), default=MOST)),
         "gradient": _unsteady([point.gradient for point in seen[:-1]]) if finite else WILD,
@@ -53,6 +55,15 @@ def features(points: Sequence[Point], updates: int, warmup: float) -> Features:
 def _within(value: float, least: float, most: float, none: float) -> float:
     """The value kept between two limits; `none` where it is not a number."""
     return none if math.isnan(value) else min(most, max(least, value))
+
+
+def _start(point: Point) -> float:
+    """How far the tokens come together in the untrained model: 0 for not at all, −1 for a tenth; of the worst stack."""
+    shares = [
+        math.log10(_within(last, LEAST, 1.0, LEAST) / _within(given, LEAST, 1.0, 1.0))
+        for _, last, _, given in point.stacks.values()
+    ]
+    return min(0.0, *shares) if shares else 0.0
 
 
 def _tokens(points: Sequence[Point]) -> float:

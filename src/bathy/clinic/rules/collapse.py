@@ -12,7 +12,7 @@ ALIKE = 1e-5
 """Token variance below which the tokens of a batch have become one."""
 SAME = (
     ("output_token_variance", "variance over inputs / mean square of the output", 1e-6),
-    ("information", "nats by which the output depends on the input", 3e-5),
+    ("information", "nats by which the output depends on the input", 1e-5),
 )
 """The same for what the model returns; its information counts in training only, for some models start with tiny logits."""
 KEPT = 1e-2

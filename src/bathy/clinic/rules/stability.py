@@ -26,13 +26,13 @@ ACROSS = 0.6
 """Share of the drop that must be across cross-attention."""
 GROWN = 1.2
 """Growth of Σβ² since the run's first reading."""
-STRONG = 4.0
+STRONG = 3.5
 """Σβ² below which growth is harmless."""
 EARLY = 8
 """Update from which Σβ² is compared: the first updates of an adaptive optimiser are large in any run."""
 REPLACED = 0.3
 """Mean ‖ΔW‖/‖W‖ of one update that replaces the weights within a few updates, whatever the optimiser."""
-LEAP = 2.0
+LEAP = 4.0
 """Mean ‖ΔW‖/‖W‖ of a single update after which nothing of the weights before it is left, whatever scale they started with."""
 EXCESS = 3.0
 """‖ΔW‖ over what the optimiser makes of such a rate on such matrices: Adam moves no entry by much more than the rate."""

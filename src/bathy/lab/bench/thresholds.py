@@ -14,9 +14,14 @@ from itertools import product
 from math import inf
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 stability: Any = import_module("bathy.clinic.rules.stability")
 collapse: Any = import_module("bathy.clinic.rules.collapse")  # the package also has a rule of this name
 Trace = dict[str, Any]
+Updates = NDArray[np.float64]
+"""The update of the first warning of each run; infinite where there is none."""
 Warner = Callable[[Trace], int | None]
 """From a run to the update at which it is warned of."""
 FALSE = 0.02
@@ -92,25 +97,22 @@ class Warnings:
         ]
         self.single = {single: self._of(single, warner) for single in dict.fromkeys(tried)}
 
-    def _of(self, thresholds: Thresholds, warner: Warner) -> list[float]:
+    def _of(self, thresholds: Thresholds, warner: Warner) -> Updates:
         with applied(thresholds):
-            return [inf if (at := warner(trace)) is None else float(at) for trace in self.traces]
+            return np.array([inf if (at := warner(trace)) is None else float(at) for trace in self.traces])
 
-    def under(self, thresholds: Thresholds) -> list[float]:
+    def under(self, thresholds: Thresholds) -> Updates:
         """The update of each run's first warning; infinite where there is none."""
         single = (_alone(name, getattr(thresholds, name), thresholds.settled) for name in RULES)
-        rows = [self.others, *(self.single[one] for one in single)]
-        return [min(of_run) for of_run in zip(*rows, strict=True)]
+        return np.min([self.others, *(self.single[one] for one in single)], axis=0)
 
     def fit(self, of: Callable[[Trace], bool] = lambda _: True) -> Thresholds:
         """The best thresholds on these runs: most failing warned, at FALSE alarms at most."""
-        own = [i for i, trace in enumerate(self.traces) if of(trace)]
-        bad = [i for i in own if self.traces[i]["outcome"] == "fails"]
-        good = [i for i in own if self.traces[i]["outcome"] == "trains"]
+        bad, good = ([trace["outcome"] == what and of(trace) for trace in self.traces] for what in ("fails", "trains"))
 
         def merit(thresholds: Thresholds) -> tuple[float, ...]:
-            at = self.under(thresholds)
-            false, warned = sum(at[i] < inf for i in good), sum(at[i] < inf for i in bad)
+            spoken = self.under(thresholds) < inf
+            false, warned = int(spoken[good].sum()), int(spoken[bad].sum())
             strict = (
                 thresholds.settled,
                 thresholds.strong,
@@ -119,15 +121,15 @@ class Warnings:
                 -thresholds.nats,
                 -thresholds.ignored,
             )  # of equals, what speaks least
-            return (1.0, warned, -false, *strict) if false <= FALSE * len(good) else (0.0, -false, warned, *strict)
+            return (1.0, warned, -false, *strict) if false <= FALSE * sum(good) else (0.0, -false, warned, *strict)
 
         return max((Thresholds(*values) for values in product(*CANDIDATES.values())), key=merit)  # type: ignore[arg-type]
 
     def crossed(self) -> list[float]:
         """The first warning of each run with thresholds fitted on the runs of other families."""
-        by_family: dict[str, list[float]] = {}
+        by_family: dict[str, Updates] = {}
         for trace in self.traces:
             family = trace["family"]
             if family not in by_family:
                 by_family[family] = self.under(self.fit(lambda other, family=family: other["family"] != family))  # type: ignore[misc]
-        return [by_family[trace["family"]][i] for i, trace in enumerate(self.traces)]
+        return [float(by_family[trace["family"]][i]) for i, trace in enumerate(self.traces)]

@@ -24,8 +24,8 @@ from bathy.lab.bench.predict.rates import largest_rates
 
 LOOKS = {"one look": 4, "rehearsal": 16}
 """Kind of look to the updates it makes."""
-READINGS = ("tokens", "amplification", "gradient", "warmup")
-"""What both rest on; chosen on the development part."""
+READINGS = ("start", "tokens", "amplification", "gradient", "warmup")
+"""What both rest on: four were chosen on the development part, the first on all of it."""
 PARTS: tuple[Part, ...] = ("development", "held out", "larger")
 """Parts of the grid; the odds are fitted on the first two, their readings chosen on the first."""
 COMMITTED = Path(__file__).parent / "grid.jsonl.gz"
@@ -46,11 +46,10 @@ def run(data: Path | None, quick: bool) -> dict[str, Any]:
         odds, others = fit(whole, updates, READINGS), fit(cases["development"], updates, READINGS)
         judged = {f"{group} left out": judge(whole, left_out(whole, updates, READINGS, key))
                   for group, key in groups_of().items()}  # fmt: skip
-        judged |= {
-            part: judge(own, told(own, by)) for part, by in (("held out", others), ("larger", odds)) if (own := cases[part])
-        }
+        apart = {"held out": (cases["held out"], others), "larger": (cases["larger"], odds)}
+        judged |= {part: judge(own, told(own, by)) for part, (own, by) in apart.items() if own}
         result["looks"][look], result["odds"][look] = judged, asdict(odds)
-    _print(result["looks"])
+    console.out.print(console.table("forecasts of runs that the fit has not seen", COLUMNS, table_rows(result["looks"])))
     same = all(abs(fitted(look).bias - values["bias"]) < 1e-6 for look, values in result["odds"].items())
     console.out.print("the shipped odds are this fit" if same else "the shipped odds are another fit")
     if data:
@@ -99,8 +98,12 @@ def judge(cases: Sequence[Case], chances: Sequence[float]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _print(looks: dict[str, Any]) -> None:
-    rows = [
+COLUMNS = ["look", "judged on", "failed + trained", "AUROC", "ECE (by chance)", "largest rate within ×2", "interval meets it"]
+
+
+def table_rows(looks: dict[str, Any]) -> list[tuple[str, ...]]:
+    """What is printed, and stands on the page: one row for each look and part."""
+    return [
         (
             look,
             part,
@@ -113,13 +116,3 @@ def _print(looks: dict[str, Any]) -> None:
         for look, judged in looks.items()
         for part, found in judged.items()
     ]
-    columns = [
-        "look",
-        "judged on",
-        "failed + trained",
-        "AUROC",
-        "ECE (by chance)",
-        "largest rate within ×2",
-        "interval meets it",
-    ]
-    console.out.print(console.table("forecasts of runs that the fit has not seen", columns, rows))

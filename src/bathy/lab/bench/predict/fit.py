@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bathy.clinic.odds import Odds
 from bathy.lab.bench.predict.cases import Case
 
-RIDGE = 0.2
+RIDGE = 1.0
 """Weight of the penalty on standardised coefficients, in observations: keeps the fit finite where classes separate."""
 
 
