@@ -190,23 +190,20 @@ def test_a_loss_that_is_not_finite_counts_as_the_worst_readings() -> None:
     assert len(found.losses) < 5 and worst["tokens"] == -12 and fitted("one look").failure(worst) > 0.5
 
 
-def points(tokens: list[float], gradients: list[float]) -> list[Point]:
-    stacks = [{"encoder": [1.0, value, value, 1.0], "decoder": [2.0, 0.5, 0.5, 1.0]} for value in tokens]
+def points(tokens: list[float], gradients: list[float], given: float = 1.0) -> list[Point]:
+    stacks = [{"encoder": [1.0, value, value, given], "decoder": [2.0, 0.5, 0.5, 1.0]} for value in tokens]
     return [Point(1.0, own, gradient=norm) for own, norm in zip(stacks, gradients, strict=True)]
 
 
-def test_tokens_are_compared_with_their_start_and_the_worst_stack_counts() -> None:
+def test_tokens_are_compared_with_what_the_stack_is_given_and_the_worst_stack_counts() -> None:
     variances = [0.4, 0.1, 0.04, 0.004, 0.3]
-    found = features(points(variances, [1.0] * 5), 4, 0)
-    assert found["tokens"] == pytest.approx(statistics.median(math.log10(v / 0.4) for v in variances[1:]))
-    scaled = features(points([0.01 * v for v in variances], [1.0] * 5), 4, 0)
-    assert scaled["tokens"] == pytest.approx(
-        found["tokens"]
-    )  # tokens that are alike at the start are not collapsed by training
-    assert (found["start"], scaled["start"]) == pytest.approx(
-        (math.log10(0.4), math.log10(0.004))
-    )  # of what the stack is given
-    assert features(points([0.1, 0.2, 0.3, 0.4, 0.4], [1.0] * 5), 4, 0)["tokens"] == 0
+    found = features(points(variances, [1.0] * 5, given=0.8), 4, 0)
+    assert found["tokens"] == pytest.approx(statistics.median(math.log10(v / 0.8) for v in variances[1:]))
+    scaled = features(points([0.01 * v for v in variances], [1.0] * 5, given=0.008), 4, 0)
+    assert scaled == pytest.approx(found)  # tokens that are alike from the start are not brought together by the stack
+    assert features(points([0.1, 0.8, 0.8, 0.8, 0.8], [1.0] * 5), 4, 0)["tokens"] == pytest.approx(math.log10(0.5))
+    outputs = [Point(1.0, {}, output=value) for value in (0.4, 0.04, 0.04, 0.04, 0.04)]
+    assert features(outputs, 4, 0)["tokens"] == pytest.approx(-1)
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,6 @@ class Forecast(Shown):
                 outlook.remedy or "as it is",
                 f"{outlook.failure:.2f}",
                 outlook.limit or "–",
-                f"{10 ** outlook.features.get('start', 0.0):.1e}",
                 f"{10 ** outlook.features.get('tokens', 0.0):.1e}",
                 f"{10 ** outlook.features.get('amplification', 0.0):.3g}",
                 f"{10 ** outlook.features.get('gradient', 0.0):.3g}",
@@ -131,7 +130,7 @@ class Forecast(Shown):
             )
             for _, outlook in others
         ]
-        read = ["token variance / input", "/ start", "Σβ²", "gradient jumps by"]
+        read = ["token variance / input", "Σβ²", "gradient jumps by"]
         columns = ["model", "p(fails)", "learning rate", *read, "training steps", "forward passes"]
         title = f"{self.optimizer}, lr {short(self.lr)}, warm-up {self.warmup}: {self.look}"
         notes = [f"{name}: {reason}" for name, reason in self.refused.items()]

@@ -34,16 +34,14 @@ Features = dict[str, float]
 def features(points: Sequence[Point], updates: int, warmup: float) -> Features:
     """What a forecast rests on: what so many updates at the peak rate do to the tokens and to the gradient, and the warm-up.
 
-    start: log10 of the token variance at the last site of a stack relative to that at its input, before the first update, the
-    lowest of the stacks; tokens: log10 of the same variance relative to that before the first update, the median of the
-    updates, the lowest of the stacks (without sites, of the output); amplification: log10 of the largest Σβ² of a stack;
-    gradient: by how much log10 of the gradient's norm changes from one update to the next, the mean of the updates; warmup:
-    log10(1 + warm-up updates), at most that of LONGEST; broken: 1 where the loss became non-finite, else 0.
+    tokens: log10 of the token variance at the last site of a stack relative to that at its input, the median of the updates,
+    the lowest of the stacks (without sites, of the output relative to its start); amplification: log10 of the largest Σβ² of
+    a stack; gradient: by how much log10 of the gradient's norm changes from one update to the next, the mean of the updates;
+    warmup: log10(1 + warm-up updates), at most that of LONGEST; broken: 1 where the loss became non-finite, else 0.
     """
     finite = len(points) > updates and all(math.isfinite(point.loss) for point in points[: updates + 1])
     seen = points[: updates + 1] if finite else []
     return {
-        "start": _start(points[0]) if points else 0.0,
         "tokens": _tokens(seen) if finite else math.log10(LEAST),
         "amplification": math.log10(max((_amplification(point) for point in seen[1:]), default=MOST)),
         "gradient": _unsteady([point.gradient for point in seen[:-1]]) if finite else WILD,
@@ -57,31 +55,22 @@ def _within(value: float, least: float, most: float, none: float) -> float:
     return none if math.isnan(value) else min(most, max(least, value))
 
 
-def _start(point: Point) -> float:
-    """How far the tokens come together in the untrained model: 0 for not at all, −1 for a tenth; of the worst stack."""
-    shares = [
-        math.log10(_within(last, LEAST, 1.0, LEAST) / _within(given, LEAST, 1.0, 1.0))
-        for _, last, _, given in point.stacks.values()
-    ]
-    return min(0.0, *shares) if shares else 0.0
-
-
 def _tokens(points: Sequence[Point]) -> float:
     """How far the tokens come together: 0 for not at all, −1 for a tenth of their variance; of the worst stack."""
-    start, *others = (_variances(point) for point in points)
-    shrunk = [
-        statistics.median(min(0.0, math.log10(now.get(stack, before) / before)) for now in others)
-        for stack, before in start.items()
-    ]
-    return min(shrunk, default=0.0)
+    shares: dict[str, list[float]] = {}
+    for point in points[1:]:
+        for stack, (now, given) in _variances(point, points[0]).items():
+            ratio = _within(now, LEAST, 1.0, LEAST) / _within(given, LEAST, 1.0, 1.0)
+            shares.setdefault(stack, []).append(min(0.0, math.log10(ratio)))
+    return min(map(statistics.median, shares.values()), default=0.0)
 
 
-def _variances(point: Point) -> dict[str, float]:
-    """Token variance at the last site of every stack; else that of the output; nothing where the output is nothing."""
-    own = {stack: values[1] for stack, values in point.stacks.items()}
-    if not own and point.output is not None:
-        own = {"output": point.output}
-    return {stack: _within(value, LEAST, 1.0, LEAST) for stack, value in own.items()}
+def _variances(point: Point, start: Point) -> dict[str, tuple[float, float]]:
+    """Token variance at the last site and at the input of every stack; without sites, of the output now and at the start."""
+    own = {stack: (last, given) for stack, (_, last, _, given) in point.stacks.items()}
+    if not own and point.output is not None and start.output is not None:
+        own = {"output": (point.output, start.output)}
+    return own
 
 
 def _amplification(point: Point) -> float:
