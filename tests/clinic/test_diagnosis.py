@@ -100,11 +100,12 @@ def moved(values: dict[int, float], stack: str = "s", usual: float = 1.0) -> lis
         (shares({1: 2.4, 20: 5.5}), True),  # grown, and strong
         (shares({1: 1.0, 20: 2.5}), False),  # grown, but weak
         (shares({1: 5.2, 20: 5.3}), False),  # strong, but not grown
+        (shares({1: 2.0, 100: 5.0, 200: 5.5, 300: 6.0, 400: 6.5}), False),  # grown, but slowly, as a healthy Post-LN stack
         (shares({1: 2.4, 4: 5.5}), False),  # too early to tell
         (moved({8: 0.4, 16: 0.4, 32: 0.4}), True),  # the weights are replaced
         (moved({1: 0.4, 2: 0.4, 4: 0.4}), False),  # the first updates of Adam are large
-        (moved({1: 3.0}, usual=3.0), True),  # but not that large: nothing of the weights is left
-        (moved({1: 3.0, 2: 0.4}, usual=3.0), False),  # said at once, not again later
+        (moved({1: 5.0}, usual=5.0), True),  # but not that large: nothing of the weights is left
+        (moved({1: 5.0, 2: 0.4}, usual=5.0), False),  # said at once, not again later
         (moved({8: 0.02, 16: 0.02, 32: 0.02}), False),  # small matrices move as much in health
         (moved({8: 0.02, 16: 0.02, 32: 0.02}, usual=0.004), True),  # unless that is more than the optimiser makes of the rate
         ([Reading("loss", math.nan, step=9)], True),

@@ -24,9 +24,11 @@ VANISHING = 0.1
 """First over last gradient of a stack: below it, a gradient vanishes (the encoder and Pre-LN stay above 0.3)."""
 ACROSS = 0.6
 """Share of the drop that must be across cross-attention."""
-GROWN = 1.2
-"""Growth of Σβ² since the run's first reading."""
-STRONG = 3.5
+RECENT = 4
+"""Samples within which Σβ² must grow: in healthy runs of Post-LN it grows, too, but slowly."""
+GROWN = 1.5
+"""Growth of Σβ² within them."""
+STRONG = 5.0
 """Σβ² below which growth is harmless."""
 EARLY = 8
 """Update from which Σβ² is compared: the first updates of an adaptive optimiser are large in any run."""
@@ -108,10 +110,11 @@ def step(rows: Sequence[Reading]) -> Finding | None:
 
 
 def growth(rows: Sequence[Reading]) -> dict[str, tuple[float, float]]:
-    """Σβ² of each stack at the first and at the last step that was read; nothing where there is one step only."""
-    shares = select(rows, "branch_share")
-    start, now = amplified(at_first(shares, "branch_share")), amplified(at_last(shares, "branch_share"))
-    return {stack: (start[stack], now[stack]) for stack in now if stack in start and start != now}
+    """Σβ² of each stack: the lowest of the last samples, and the latest; nothing where there is one sample only."""
+    last = steps_of(rows, "branch_share")[-RECENT:]
+    *before, now = [amplified(select(rows, "branch_share", step=step)) for step in last] or [{}]
+    known = {stack: [sums[stack] for sums in before if stack in sums] for stack in now}
+    return {stack: (min(sums), now[stack]) for stack, sums in known.items() if sums}
 
 
 def learning_rate(rows: Sequence[Reading]) -> Finding | None:
@@ -120,7 +123,7 @@ def learning_rate(rows: Sequence[Reading]) -> Finding | None:
     late = max(steps_of(rows, "branch_share"), default=0) >= EARLY
     for stack, (start, now) in growth(rows).items():
         if late and now > STRONG and now > GROWN * start:
-            reference = f"it started at {start:.3g}; healthy runs grow by less than a factor of {GROWN:g}"
+            reference = f"it was {start:.3g} a few samples ago; healthy runs grow by less than a factor of {GROWN:g} in so few"
             evidence.append(Evidence("Σβ² over the sub-layers", now, reference, stack))
     evidence += _too_large(rows)
     losses = [row for row in select(rows, "loss") if row.step]
