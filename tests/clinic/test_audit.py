@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,101 @@ def test_gamma_is_asked_of_the_norm_and_not_read_from_its_parameter() -> None:
     with torch.no_grad():
         norm.weight.zero_()
     assert gammas(nn.Sequential(norm, nn.LayerNorm(8))) == pytest.approx({"0": 1.0, "1": 1.0}, rel=1e-4)
+
+
+def test_gamma_of_a_norm_is_the_same_with_an_activation_in_it() -> None:
+    class NormAct(nn.LayerNorm):
+        """A norm that ends in a ReLU, as convolutional networks have."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x).relu()
+
+    assert gammas(nn.Sequential(NormAct(8), nn.LayerNorm(8))) == pytest.approx({"0": 1.0, "1": 1.0}, rel=1e-4)
+
+
+class ConvBlock(nn.Module):
+    """Two convolutions beside a shortcut, which goes through a third where the width changes."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(inputs, outputs, 3, padding=1), nn.Conv2d(outputs, outputs, 3, padding=1)
+        self.norm1, self.norm2 = PicturesOnly(outputs), PicturesOnly(outputs)
+        self.down = nn.Identity() if inputs == outputs else nn.Conv2d(inputs, outputs, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.down(x) + self.norm2(self.conv2(torch.relu(self.norm1(self.conv1(x))))))
+
+
+class PicturesOnly(nn.BatchNorm2d):
+    """A norm that takes pictures only, and says so as timm's do."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert x.ndim == 4
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("widths", [[8, 8, 8, 8, 8], [8, 8, 8, 16, 16]])
+def test_a_network_of_convolutions_is_audited_without_an_alarm(widths: list[int]) -> None:
+    torch.manual_seed(0)
+    blocks = [ConvBlock(a, b) for a, b in pairwise(widths)]
+    model = nn.Sequential(nn.Conv2d(3, 8, 1), *blocks, nn.Flatten(), nn.Linear(64 * widths[-1], 5))
+    assert bathy.audit(model, torch.randn(4, 3, 8, 8)).deviations == []
+
+
+class GatedNorm(nn.RMSNorm):
+    """A norm that needs a gate, which it does not demand."""
+
+    def forward(self, x: torch.Tensor, gate: torch.Tensor | None = None) -> torch.Tensor:
+        return super().forward(x) * gate.sigmoid()  # type: ignore[union-attr]
+
+
+def test_a_norm_that_needs_more_than_a_stream_is_read() -> None:
+    assert gammas(nn.Sequential(GatedNorm(8))) == {"0": 1.0}
+
+
+class Conformer(nn.Module):
+    """A Conformer's block without its convolution: half a step, attention, half a step, a norm."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(4))
+        self.steps = nn.ModuleList(nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)) for _ in range(2))
+        self.attention = nn.MultiheadAttention(width, 4, batch_first=True)
+        for linear in (self.steps[0][2], self.steps[1][2]):  # type: ignore[index]
+            nn.init.normal_(linear.weight, 0, 0.02)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + 0.5 * self.steps[0](self.norms[0](x))
+        normed = self.norms[1](x)
+        x = x + self.attention(normed, normed, normed, need_weights=False)[0]
+        return self.norms[3](x + 0.5 * self.steps[1](self.norms[2](x)))
+
+
+@pytest.mark.parametrize("size", [1e-5, 1e-3, 1.0])
+def test_a_stream_that_starts_small_is_no_other_factor_on_the_shortcut(size: float) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Conformer(32) for _ in range(6)), nn.Linear(32, 5))
+    assert bathy.audit(model, size * torch.randn(2, 5, 32)).deviations == []
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer beside a shortcut, as codecs of sound have between convolutions."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(width, width, 2, batch_first=True)
+        for parameter in self.lstm.parameters():
+            if parameter.dim() == 2:
+                nn.init.xavier_uniform_(parameter)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.lstm(x)[0]
+
+
+def test_a_few_matrices_are_no_scheme() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 64), Recurrent(64), nn.Linear(64, 5))
+    assert bathy.audit(model, torch.randn(2, 20, 8)).deviations == []
 
 
 def test_cloned_layers_of_torchs_own_encoder_are_found() -> None:

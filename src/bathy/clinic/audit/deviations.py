@@ -23,6 +23,8 @@ EPS = 0.05
 """What a norm may add to the variance."""
 GAMMA = math.log(1.9)
 """|log| of a norm's γ over that of the others in its place."""
+ENOUGH = 8
+"""Matrices from which on their sizes can tell a scheme: a few have one scheme's by chance."""
 BLURRED = math.log(2.5)
 """|log| of a branch's factor over its neighbours' in a model whose branches were found: routing and gates move it."""
 
@@ -168,7 +170,8 @@ def found_factors(found: Signature, other: Reference) -> Iterator[Deviation]:
             yield deviation("branch_norm", site.name, *("normed", "not normed")[:: 1 if site.normed else -1])
     yield from skips(both)
     drawn = convention(both)
-    if drawn.scaled and drawn.name.startswith("xavier") and (drawn.explained >= 0.5 or intended(both)):
+    enough = sum(len(pair.site.gains) for pair in both) >= ENOUGH
+    if enough and drawn.scaled and drawn.name.startswith("xavier") and (drawn.explained >= 0.5 or intended(both)):
         yield from gains(both)
     for sites in alike(found):
         for site, value, usual in outliers([each for each in sites if not each.normed], lambda site: site.branch, BLURRED):
@@ -216,7 +219,7 @@ def own_layers(found: Signature) -> Iterator[Deviation]:
         if len(sites) > 2 and len(odd) <= max(1, FEW * len(sites)) and len(odd) < len(sites) / 2:
             for site in odd:
                 yield deviation("norm_placement", site.name, f"norm {site.placement}", f"norm {usual}")
-        for site, value, middle in outliers(sites, lambda site: abs(site.skip)):
+        for site, value, middle in outliers([each for each in sites if each.even], lambda site: abs(site.skip)):
             yield deviation("shortcut_factor", site.name, f"{value:.4g}", f"{middle:.4g}")
 
 
