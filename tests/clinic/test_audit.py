@@ -1,6 +1,7 @@
 """An audit names the scheme from behaviour alone, and what was changed on purpose."""
 
 import json
+from collections import OrderedDict
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -71,14 +72,14 @@ class ConvBlock(nn.Module):
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         self.conv1, self.conv2 = nn.Conv2d(inputs, outputs, 3, padding=1), nn.Conv2d(outputs, outputs, 3, padding=1)
-        self.norm1, self.norm2 = PicturesOnly(outputs), PicturesOnly(outputs)
+        self.norm1, self.norm2 = PictureNorm(outputs), PictureNorm(outputs)
         self.down = nn.Identity() if inputs == outputs else nn.Conv2d(inputs, outputs, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.relu(self.down(x) + self.norm2(self.conv2(torch.relu(self.norm1(self.conv1(x))))))
 
 
-class PicturesOnly(nn.BatchNorm2d):
+class PictureNorm(nn.BatchNorm2d):
     """A norm that takes pictures only, and says so as timm's do."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -92,6 +93,16 @@ def test_a_network_of_convolutions_is_audited_without_an_alarm(widths: list[int]
     blocks = [ConvBlock(a, b) for a, b in pairwise(widths)]
     model = nn.Sequential(nn.Conv2d(3, 8, 1), *blocks, nn.Flatten(), nn.Linear(64 * widths[-1], 5))
     assert bathy.audit(model, torch.randn(4, 3, 8, 8)).deviations == []
+
+
+@pytest.mark.parametrize(("zeros", "alarm"), [((0, 1, 2, 3), set()), ((1, 2, 3), set()), ((2,), {"norm_gamma_zero"})])
+def test_branches_that_start_at_zero_are_a_design_and_a_single_one_is_not(zeros: tuple[int, ...], alarm: set[str]) -> None:
+    torch.manual_seed(0)
+    stages = {f"stage{i}": ConvBlock(8, 8) for i in range(4)}  # no list: the names do not tell which places are alike
+    for i in zeros:
+        nn.init.zeros_(stages[f"stage{i}"].norm2.weight)
+    model = nn.Sequential(OrderedDict(stem=nn.Conv2d(3, 8, 1), **stages, flat=nn.Flatten(), head=nn.Linear(512, 5)))
+    assert {each.name for each in bathy.audit(model, torch.randn(4, 3, 8, 8)).deviations} == alarm
 
 
 class GatedNorm(nn.RMSNorm):

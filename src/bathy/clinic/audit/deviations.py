@@ -75,10 +75,10 @@ def norms(found: Signature) -> Iterator[Deviation]:
     place = {name: place_of(name) for name in found.gamma}
     zeros = Counter(place[name] for name, gamma in found.gamma.items() if gamma == 0.0)
     declared = all(site.declared for site in found.sites)
+    ended = set() if declared else ended_at_zero(found)
     for name, gamma in found.gamma.items():
-        design = (
-            not declared and 1 < zeros[place[name]] > list(place.values()).count(place[name]) / 2
-        )  # branches that start at 0
+        alike = 1 < zeros[place[name]] > list(place.values()).count(place[name]) / 2
+        design = not declared and (alike or bool(ended & set(found.uses.get(name, ()))))  # branches that start at 0
         if gamma == 0.0 and name in found.uses and not design:
             yield deviation("norm_gamma_zero", name, "γ = 0", "γ = 1")
     for name, eps in found.eps.items():
@@ -90,6 +90,16 @@ def norms(found: Signature) -> Iterator[Deviation]:
         sites = [use for use in dict.fromkeys(uses) if use]
         if len({layers[use] for use in sites}) > 1 and len(sites) < len(layers):
             yield deviation("shared_norm", name, f"runs in {sites[0]} and {sites[1]}", "a norm of its own in each")
+
+
+def ended_at_zero(found: Signature) -> set[str]:
+    """Sites whose branch adds nothing because a norm within it starts at 0, where most that have such a norm do.
+
+    A residual network starts so on purpose (Goyal et al., 2017), however its layers are named.
+    """
+    normed = [site for site in found.sites if site.normed or site.inner]
+    silent = {site.name for site in normed if site.silent}
+    return silent if 1 < len(silent) > len(normed) / 2 else set()
 
 
 def place_of(name: str) -> str:
