@@ -95,13 +95,23 @@ def test_a_network_of_convolutions_is_audited_without_an_alarm(widths: list[int]
     assert bathy.audit(model, torch.randn(4, 3, 8, 8)).deviations == []
 
 
-@pytest.mark.parametrize(("zeros", "alarm"), [((0, 1, 2, 3), set()), ((1, 2, 3), set()), ((2,), {"norm_gamma_zero"})])
-def test_branches_that_start_at_zero_are_a_design_and_a_single_one_is_not(zeros: tuple[int, ...], alarm: set[str]) -> None:
+@pytest.mark.parametrize(
+    ("widths", "zeros", "alarm"),
+    [
+        ([8, 8, 8, 8, 8], (0, 1, 2, 3), set()),
+        ([8, 8, 8, 8, 8], (1, 2, 3), set()),
+        ([8, 8, 16, 16, 32], (0, 1, 2, 3), set()),
+        ([8, 8, 8, 8, 8], (2,), {"norm_gamma_zero"}),
+    ],
+)
+def test_branches_that_start_at_zero_are_a_design_and_a_single_one_is_not(
+    widths: list[int], zeros: tuple[int, ...], alarm: set[str]
+) -> None:
     torch.manual_seed(0)
-    stages = {f"stage{i}": ConvBlock(8, 8) for i in range(4)}  # no list: the names do not tell which places are alike
+    stages = {f"stage{i}": ConvBlock(a, b) for i, (a, b) in enumerate(pairwise(widths))}
     for i in zeros:
         nn.init.zeros_(stages[f"stage{i}"].norm2.weight)
-    model = nn.Sequential(OrderedDict(stem=nn.Conv2d(3, 8, 1), **stages, flat=nn.Flatten(), head=nn.Linear(512, 5)))
+    model = nn.Sequential(OrderedDict(stem=nn.Conv2d(3, 8, 1), **stages, flat=nn.Flatten(), head=nn.Linear(64 * widths[-1], 5)))
     assert {each.name for each in bathy.audit(model, torch.randn(4, 3, 8, 8)).deviations} == alarm
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -72,14 +73,10 @@ def norms_differ(found: Signature) -> Callable[[str], bool]:
 
 def norms(found: Signature) -> Iterator[Deviation]:
     """Norms with γ = 0 or another γ than their neighbours, with a large eps, and norms that layers share."""
-    place = {name: place_of(name) for name in found.gamma}
-    zeros = Counter(place[name] for name, gamma in found.gamma.items() if gamma == 0.0)
     declared = all(site.declared for site in found.sites)
-    ended = set() if declared else ended_at_zero(found)
+    design = set() if declared else zeros_by_design(found)
     for name, gamma in found.gamma.items():
-        alike = 1 < zeros[place[name]] > list(place.values()).count(place[name]) / 2
-        design = not declared and (alike or bool(ended & set(found.uses.get(name, ()))))  # branches that start at 0
-        if gamma == 0.0 and name in found.uses and not design:
+        if gamma == 0.0 and name in found.uses and name not in design:
             yield deviation("norm_gamma_zero", name, "γ = 0", "γ = 1")
     for name, eps in found.eps.items():
         if eps > EPS and name in found.uses:
@@ -92,11 +89,28 @@ def norms(found: Signature) -> Iterator[Deviation]:
             yield deviation("shared_norm", name, f"runs in {sites[0]} and {sites[1]}", "a norm of its own in each")
 
 
-def ended_at_zero(found: Signature) -> set[str]:
-    """Sites whose branch adds nothing because a norm within it starts at 0, where most that have such a norm do.
+def zeros_by_design(found: Signature) -> set[str]:
+    """Norms that start at 0 so that branches do, as a residual network has on purpose (Goyal et al., 2017).
 
-    A residual network starts so on purpose (Goyal et al., 2017), however its layers are named.
+    They are most norms in their place, or silence most branches that have a norm. Where these are most of the norms at 0, so is
+    the last norm of a block: one whose shortcut is a convolution is no site.
     """
+    zeros = {name for name in found.uses if found.gamma.get(name) == 0.0}
+    every, of_zeros = (Counter(map(_role, names)) for names in (found.gamma, zeros))
+    silent = silenced(found)
+    known = {name for name in zeros if 1 < of_zeros[_role(name)] > every[_role(name)] / 2 or silent & set(found.uses[name])}
+    last = {name.rpartition(".")[0]: name for name in found.uses}
+    return known | (zeros & set(last.values()) if 1 < len(known) > len(zeros) / 2 else set())
+
+
+def _role(name: str) -> str:
+    """A norm's name in its block, and the block's without numbers: `layer#.#.bn2`."""
+    block, dot, own = name.rpartition(".")
+    return re.sub(r"\d+", "#", block) + dot + ("#" if own.isdigit() else own)
+
+
+def silenced(found: Signature) -> set[str]:
+    """Sites whose branch has a norm and adds nothing, where most that have one add nothing."""
     normed = [site for site in found.sites if site.normed or site.inner]
     silent = {site.name for site in normed if site.silent}
     return silent if 1 < len(silent) > len(normed) / 2 else set()
