@@ -178,6 +178,26 @@ def test_cloned_layers_of_torchs_own_encoder_are_found() -> None:
     assert found.scheme == "post_ln" and {each.name for each in found.deviations} == {"cloned_layers"}
 
 
+class GatedStep(nn.Module):
+    """A gated feed-forward whose gate starts at zero, in every layer."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.gate = nn.LayerNorm(width), nn.Linear(width, 2 * width, bias=False)
+        self.up, self.down = nn.Linear(width, 2 * width, bias=False), nn.Linear(2 * width, width, bias=False)
+        nn.init.zeros_(self.gate.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        normed = self.norm(x)
+        return x + self.down(self.gate(normed).sigmoid() * self.up(normed))
+
+
+def test_gates_that_start_at_zero_are_no_copies() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(GatedStep(32) for _ in range(4)), nn.LayerNorm(32), nn.Linear(32, 5))
+    assert bathy.audit(model, torch.randn(3, 7, 32)).deviations == []
+
+
 class DeepNormLayer(nn.Module):
     """Somebody's DeepNorm: its α times a factor, and β to another power."""
 

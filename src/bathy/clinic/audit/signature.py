@@ -322,7 +322,8 @@ def _clones(sites: Sequence[Site]) -> tuple[list[tuple[str, str]], list[tuple[st
         if known.layer == site.layer or not (known.matrices and site.matrices):
             continue
         a, b = known.matrices[0], site.matrices[0]
-        if a.parameter is not b.parameter and a.weight.shape == b.weight.shape and torch.equal(a.weight, b.weight):
+        same = a.weight.shape == b.weight.shape and torch.equal(a.weight, b.weight) and bool(a.weight.any())
+        if same and a.parameter is not b.parameter:  # gates that start at zero in every layer are no copies
             found.append((known.name, site.name))
     return found, ties
 
