@@ -1,7 +1,9 @@
 """An audit names the scheme from behaviour alone, and what was changed on purpose."""
 
 import json
+from collections import OrderedDict
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -54,11 +56,146 @@ def test_gamma_is_asked_of_the_norm_and_not_read_from_its_parameter() -> None:
     assert gammas(nn.Sequential(norm, nn.LayerNorm(8))) == pytest.approx({"0": 1.0, "1": 1.0}, rel=1e-4)
 
 
+def test_gamma_of_a_norm_is_the_same_with_an_activation_in_it() -> None:
+    class NormAct(nn.LayerNorm):
+        """A norm that ends in a ReLU, as convolutional networks have."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x).relu()
+
+    assert gammas(nn.Sequential(NormAct(8), nn.LayerNorm(8))) == pytest.approx({"0": 1.0, "1": 1.0}, rel=1e-4)
+
+
+class ConvBlock(nn.Module):
+    """Two convolutions beside a shortcut, which goes through a third where the width changes."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(inputs, outputs, 3, padding=1), nn.Conv2d(outputs, outputs, 3, padding=1)
+        self.norm1, self.norm2 = PictureNorm(outputs), PictureNorm(outputs)
+        self.down = nn.Identity() if inputs == outputs else nn.Conv2d(inputs, outputs, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.down(x) + self.norm2(self.conv2(torch.relu(self.norm1(self.conv1(x))))))
+
+
+class PictureNorm(nn.BatchNorm2d):
+    """A norm that takes pictures only, and says so as timm's do."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert x.ndim == 4
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("widths", [[8, 8, 8, 8, 8], [8, 8, 8, 16, 16]])
+def test_a_network_of_convolutions_is_audited_without_an_alarm(widths: list[int]) -> None:
+    torch.manual_seed(0)
+    blocks = [ConvBlock(a, b) for a, b in pairwise(widths)]
+    model = nn.Sequential(nn.Conv2d(3, 8, 1), *blocks, nn.Flatten(), nn.Linear(64 * widths[-1], 5))
+    assert bathy.audit(model, torch.randn(4, 3, 8, 8)).deviations == []
+
+
+@pytest.mark.parametrize(
+    ("widths", "zeros", "alarm"),
+    [
+        ([8, 8, 8, 8, 8], (0, 1, 2, 3), set()),
+        ([8, 8, 8, 8, 8], (1, 2, 3), set()),
+        ([8, 8, 16, 16, 32], (0, 1, 2, 3), set()),
+        ([8, 8, 8, 8, 8], (2,), {"norm_gamma_zero"}),
+    ],
+)
+def test_branches_that_start_at_zero_are_a_design_and_a_single_one_is_not(
+    widths: list[int], zeros: tuple[int, ...], alarm: set[str]
+) -> None:
+    torch.manual_seed(0)
+    stages = {f"stage{i}": ConvBlock(a, b) for i, (a, b) in enumerate(pairwise(widths))}
+    for i in zeros:
+        nn.init.zeros_(stages[f"stage{i}"].norm2.weight)
+    model = nn.Sequential(OrderedDict(stem=nn.Conv2d(3, 8, 1), **stages, flat=nn.Flatten(), head=nn.Linear(64 * widths[-1], 5)))
+    assert {each.name for each in bathy.audit(model, torch.randn(4, 3, 8, 8)).deviations} == alarm
+
+
+class GatedNorm(nn.RMSNorm):
+    """A norm that needs a gate, which it does not demand."""
+
+    def forward(self, x: torch.Tensor, gate: torch.Tensor | None = None) -> torch.Tensor:
+        return super().forward(x) * gate.sigmoid()  # type: ignore[union-attr]
+
+
+def test_a_norm_that_needs_more_than_a_stream_is_read() -> None:
+    assert gammas(nn.Sequential(GatedNorm(8))) == {"0": 1.0}
+
+
+class Conformer(nn.Module):
+    """A Conformer's block without its convolution: half a step, attention, half a step, a norm."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(4))
+        self.steps = nn.ModuleList(nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)) for _ in range(2))
+        self.attention = nn.MultiheadAttention(width, 4, batch_first=True)
+        for linear in (self.steps[0][2], self.steps[1][2]):  # type: ignore[index]
+            nn.init.normal_(linear.weight, 0, 0.02)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + 0.5 * self.steps[0](self.norms[0](x))
+        normed = self.norms[1](x)
+        x = x + self.attention(normed, normed, normed, need_weights=False)[0]
+        return self.norms[3](x + 0.5 * self.steps[1](self.norms[2](x)))
+
+
+@pytest.mark.parametrize("size", [1e-5, 1e-3, 1.0])
+def test_a_stream_that_starts_small_is_no_other_factor_on_the_shortcut(size: float) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Conformer(32) for _ in range(6)), nn.Linear(32, 5))
+    assert bathy.audit(model, size * torch.randn(2, 5, 32)).deviations == []
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer beside a shortcut, as codecs of sound have between convolutions."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(width, width, 2, batch_first=True)
+        for parameter in self.lstm.parameters():
+            if parameter.dim() == 2:
+                nn.init.xavier_uniform_(parameter)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.lstm(x)[0]
+
+
+def test_a_few_matrices_are_no_scheme() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 64), Recurrent(64), nn.Linear(64, 5))
+    assert bathy.audit(model, torch.randn(2, 20, 8)).deviations == []
+
+
 def test_cloned_layers_of_torchs_own_encoder_are_found() -> None:
     torch.manual_seed(0)
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, 0.0, batch_first=True), 4)
     found = bathy.audit(model, torch.randn(3, 7, 32))
     assert found.scheme == "post_ln" and {each.name for each in found.deviations} == {"cloned_layers"}
+
+
+class GatedStep(nn.Module):
+    """A gated feed-forward whose gate starts at zero, in every layer."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.gate = nn.LayerNorm(width), nn.Linear(width, 2 * width, bias=False)
+        self.up, self.down = nn.Linear(width, 2 * width, bias=False), nn.Linear(2 * width, width, bias=False)
+        nn.init.zeros_(self.gate.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        normed = self.norm(x)
+        return x + self.down(self.gate(normed).sigmoid() * self.up(normed))
+
+
+def test_gates_that_start_at_zero_are_no_copies() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(GatedStep(32) for _ in range(4)), nn.LayerNorm(32), nn.Linear(32, 5))
+    assert bathy.audit(model, torch.randn(3, 7, 32)).deviations == []
 
 
 class DeepNormLayer(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,8 @@ EPS = 0.05
 """What a norm may add to the variance."""
 GAMMA = math.log(1.9)
 """|log| of a norm's γ over that of the others in its place."""
+ENOUGH = 8
+"""Matrices from which on their sizes can tell a scheme: a few have one scheme's by chance."""
 BLURRED = math.log(2.5)
 """|log| of a branch's factor over its neighbours' in a model whose branches were found: routing and gates move it."""
 
@@ -70,14 +73,10 @@ def norms_differ(found: Signature) -> Callable[[str], bool]:
 
 def norms(found: Signature) -> Iterator[Deviation]:
     """Norms with γ = 0 or another γ than their neighbours, with a large eps, and norms that layers share."""
-    place = {name: place_of(name) for name in found.gamma}
-    zeros = Counter(place[name] for name, gamma in found.gamma.items() if gamma == 0.0)
     declared = all(site.declared for site in found.sites)
+    design = set() if declared else zeros_by_design(found)
     for name, gamma in found.gamma.items():
-        design = (
-            not declared and 1 < zeros[place[name]] > list(place.values()).count(place[name]) / 2
-        )  # branches that start at 0
-        if gamma == 0.0 and name in found.uses and not design:
+        if gamma == 0.0 and name in found.uses and name not in design:
             yield deviation("norm_gamma_zero", name, "γ = 0", "γ = 1")
     for name, eps in found.eps.items():
         if eps > EPS and name in found.uses:
@@ -88,6 +87,33 @@ def norms(found: Signature) -> Iterator[Deviation]:
         sites = [use for use in dict.fromkeys(uses) if use]
         if len({layers[use] for use in sites}) > 1 and len(sites) < len(layers):
             yield deviation("shared_norm", name, f"runs in {sites[0]} and {sites[1]}", "a norm of its own in each")
+
+
+def zeros_by_design(found: Signature) -> set[str]:
+    """Norms that start at 0 so that branches do, as a residual network has on purpose (Goyal et al., 2017).
+
+    They are most norms in their place, or silence most branches that have a norm. Where these are most of the norms at 0, so is
+    the last norm of a block: one whose shortcut is a convolution is no site.
+    """
+    zeros = {name for name in found.uses if found.gamma.get(name) == 0.0}
+    every, of_zeros = (Counter(map(_role, names)) for names in (found.gamma, zeros))
+    silent = silenced(found)
+    known = {name for name in zeros if 1 < of_zeros[_role(name)] > every[_role(name)] / 2 or silent & set(found.uses[name])}
+    last = {name.rpartition(".")[0]: name for name in found.uses}
+    return known | (zeros & set(last.values()) if 1 < len(known) > len(zeros) / 2 else set())
+
+
+def _role(name: str) -> str:
+    """A norm's name in its block, and the block's without numbers: `layer#.#.bn2`."""
+    block, dot, own = name.rpartition(".")
+    return re.sub(r"\d+", "#", block) + dot + ("#" if own.isdigit() else own)
+
+
+def silenced(found: Signature) -> set[str]:
+    """Sites whose branch has a norm and adds nothing, where most that have one add nothing."""
+    normed = [site for site in found.sites if site.normed or site.inner]
+    silent = {site.name for site in normed if site.silent}
+    return silent if 1 < len(silent) > len(normed) / 2 else set()
 
 
 def place_of(name: str) -> str:
@@ -168,7 +194,8 @@ def found_factors(found: Signature, other: Reference) -> Iterator[Deviation]:
             yield deviation("branch_norm", site.name, *("normed", "not normed")[:: 1 if site.normed else -1])
     yield from skips(both)
     drawn = convention(both)
-    if drawn.scaled and drawn.name.startswith("xavier") and (drawn.explained >= 0.5 or intended(both)):
+    enough = sum(len(pair.site.gains) for pair in both) >= ENOUGH
+    if enough and drawn.scaled and drawn.name.startswith("xavier") and (drawn.explained >= 0.5 or intended(both)):
         yield from gains(both)
     for sites in alike(found):
         for site, value, usual in outliers([each for each in sites if not each.normed], lambda site: site.branch, BLURRED):
@@ -216,7 +243,7 @@ def own_layers(found: Signature) -> Iterator[Deviation]:
         if len(sites) > 2 and len(odd) <= max(1, FEW * len(sites)) and len(odd) < len(sites) / 2:
             for site in odd:
                 yield deviation("norm_placement", site.name, f"norm {site.placement}", f"norm {usual}")
-        for site, value, middle in outliers(sites, lambda site: abs(site.skip)):
+        for site, value, middle in outliers([each for each in sites if each.even], lambda site: abs(site.skip)):
             yield deviation("shortcut_factor", site.name, f"{value:.4g}", f"{middle:.4g}")
 
 

@@ -190,6 +190,8 @@ def convention(both: list[Pair], held: bool | None = None) -> Drawn:
     expected = intended(both) if held is None else held
     for name in CONVENTIONS:
         rest = unexplained(both, name)
+        if not rest:  # no site has a matrix: convolutions only
+            return Drawn("", 1.0, 0.0)
         roles = {role: [v for (_, r), v in rest.items() if r == role and v > 0] for role in {role for _, role in rest}}
         factors = [statistics.median(values) for values in roles.values() if values] + [1.0] * name.startswith("xavier")
         for factor in factors:

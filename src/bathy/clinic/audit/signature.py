@@ -155,9 +155,10 @@ class Behaviour(Recorder):
         if moment == "sum":
             self.summed = True
             if {"input", "branch"} <= self.now[site].keys():
-                self.found[site] = factors(*(self.now[site][each] for each in ("input", "branch", "sum")))
-                if "branch" not in getattr(site, "taps", ("branch",)):  # known as b − x only: its factor must come from x alone
-                    self.found[site]["skip"] = _projected(self.now[site]["input"], self.now[site]["sum"])
+                x, a, b = (self.now[site][each] for each in ("input", "branch", "sum"))
+                self.found[site] = factors(x, a, b) if x.shape == a.shape == b.shape else sizes(x, a)
+                if "branch" not in getattr(site, "taps", ("branch",)) and x.shape == b.shape:
+                    self.found[site]["skip"] = _projected(x, b)  # the branch is known as b − x: the factor comes from x alone
             self.now.pop(site)
 
     def listening(self) -> AbstractContextManager[Any]:
@@ -211,12 +212,15 @@ def factors(x: Tensor, a: Tensor, b: Tensor) -> dict[str, float]:
     rest = b - a
     by_dimension = (rest * x).sum(0) / x.square().sum(0).clamp_min(1e-12)
     skip = float((rest * x).sum() / x.square().sum().clamp_min(1e-30))
-    sizes = a.square().mean(1).sqrt()
+    return {"skip": skip, "spread": float((by_dimension - skip).abs().max() / max(abs(skip), 1e-12))} | sizes(x, a)
+
+
+def sizes(x: Tensor, a: Tensor) -> dict[str, float]:
+    """Sizes of branch and stream: all that is known where the shortcut goes through a matrix, so that it has no factor."""
+    of_token = a.square().mean(1).sqrt()
     return {
-        "skip": skip,
-        "spread": float((by_dimension - skip).abs().max() / max(abs(skip), 1e-12)),
         "size": float(a.square().mean().sqrt()),
-        "steady": float(sizes.std() / sizes.mean().clamp_min(1e-30)) if len(sizes) > 1 else 1.0,
+        "steady": float(of_token.std() / of_token.mean().clamp_min(1e-30)) if len(of_token) > 1 else 1.0,
         "variance": float(a.var(correction=0)),
         "entry": float(x.var(correction=0)),
     }
@@ -292,8 +296,9 @@ def gammas(model: nn.Module) -> dict[str, float]:
             signs = torch.ones(1, weight.numel(), dtype=weight.dtype, device=weight.device)
             signs[:, 1::2] = -1
             try:
-                found[name] = float((module.forward(signs) - module.forward(0 * signs)).float().abs().mean())
-            except (RuntimeError, TypeError, ValueError, IndexError):  # it takes more than a stream: only torch's own are known
+                rises = [(module.forward(x) - module.forward(0 * signs)).float().abs() for x in (signs, -signs)]
+                found[name] = float(torch.maximum(*rises).mean())  # an activation in the norm leaves one sign of the two
+            except Exception:  # somebody's norm, which takes more than a stream or something else: only torch's own are known
                 if isinstance(module, (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.BatchNorm1d, nn.BatchNorm2d)):
                     found[name] = float(weight.float().abs().mean())
     return found
@@ -317,7 +322,8 @@ def _clones(sites: Sequence[Site]) -> tuple[list[tuple[str, str]], list[tuple[st
         if known.layer == site.layer or not (known.matrices and site.matrices):
             continue
         a, b = known.matrices[0], site.matrices[0]
-        if a.parameter is not b.parameter and a.weight.shape == b.weight.shape and torch.equal(a.weight, b.weight):
+        same = a.weight.shape == b.weight.shape and torch.equal(a.weight, b.weight) and bool(a.weight.any())
+        if same and a.parameter is not b.parameter:  # gates that start at zero in every layer are no copies
             found.append((known.name, site.name))
     return found, ties
 

@@ -22,8 +22,13 @@ def run(data: Path | None, quick: bool) -> dict[str, Any]:
     mistakes, alarms = _mistakes(quick), false_alarms(data, quick)
     for line in mistakes["missed"]:
         console.out.print("missed:", *line)
-    for name, text in alarms["alarm_list"]:
+    for name, text in [*alarms["alarm_list"], *alarms["failed"].items()]:
         console.out.print("alarm:", f"{name}:", text)
+    for name, reason in alarms["left_out"].items():
+        console.out.print("left out:", f"{name}:", reason)
+    columns = ["models", "tried", "left out", "audited", "audit failed", "with an alarm"]
+    rows = [tuple(row.values()) for row in alarms["by_library"]]
+    console.out.print(console.table("models with their own initialisation", columns, rows))
     console.out.print(f"{mistakes['share']:.1%} of {sum(mistakes['made'].values())} mistakes found and named")
     console.out.print(
         f"{alarms['alarms']} of {alarms['audited']} sound models with an alarm; {len(alarms['left_out'])} left out"
