@@ -1,4 +1,4 @@
-"""What is known of a failed run besides its replays: batches that stand out, a raised rate, depth, and what moved first."""
+"""What is known of a failed run besides its replays: batches that stand out, and what moved first."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from bathy.admin.profile import profile
 from bathy.clinic.probe import discover
 from bathy.clinic.readings import Reading, read
 from bathy.errors import BathyError
@@ -52,16 +49,6 @@ def odd_batches(run: Path, task: Task, config: Any, failure: Failure, start: int
         write_json(folder / "losses.json", [[step, loss if math.isfinite(loss) else None] for step, loss in losses.items()])
     kept = read_json(folder / "losses.json", list)
     return suspects({step: math.inf if loss is None else loss for step, loss in kept})
-
-
-def depth(config: Any, task: Task) -> float:
-    """The largest Σβ² of a stack of the fresh model on the first batch; 0 where it cannot be profiled."""
-    torch.manual_seed(config.train.seed)
-    try:
-        result = profile(task.build(), task.inputs(peek(task.batches(0, 1))))
-        return max(result.change(stack) for stack in {site.stack for site in result.sites})
-    except (BathyError, RuntimeError, TypeError, ValueError):  # a model of the user's own that cannot be profiled
-        return 0.0
 
 
 def can_be_watched(task: Task) -> bool:
