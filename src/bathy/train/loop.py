@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -130,13 +131,19 @@ def every(step: int, interval: int) -> bool:
     return interval > 0 and step % interval == 0
 
 
+@cache
+def _peak(device: torch.device, dtype: torch.dtype) -> float:
+    """What products reach here, measured once in a process: a post-mortem trains a dozen times."""
+    return gemm_peak(device, dtype, seconds=0.1).speed
+
+
 class Run:
     """A run while it trains: its log, its view, its monitor, and the acts of the loop."""
 
     def __init__(self, config: Config, run: Path, world: World, state: State) -> None:
         self.config, self.run, self.world, self.state = config, run, world, state
         half = HALVES.get(config.train.precision) if world.device.type == "cuda" else None
-        state.meter.peak = gemm_peak(world.device, half or torch.float32, seconds=0.1).speed * world.size
+        state.meter.peak = _peak(world.device, half or torch.float32) * world.size
         self.saving = Saving(config, run, world, state)
         self.view = View(config.train.steps, state.task.labels, quiet=not world.first)
         self._open = ExitStack()
