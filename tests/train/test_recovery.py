@@ -61,6 +61,13 @@ class Parity(Task):
         return nll, nll.detach()
 
 
+class Guessing(Parity):
+    """A task in which every loss counts as guessing."""
+
+    def chance(self) -> float:
+        return 0.0
+
+
 def config(**train: object) -> Config:
     optim = OptimConfig(name="sgd", lr=0.05, schedule="constant", warmup=0)
     base = {"steps": 240, "log_every": 1, "save_every": 120, "recent_every": 40, "recent_keep": 9, "divergence_window": 20}
@@ -221,6 +228,14 @@ def test_a_rate_raised_by_hand_is_put_back_where_it_was(tmp_path: Path) -> None:
     (attempt,) = read_recoveries(tmp_path)
     assert (attempt.start, attempt.change, attempt.ceiling) == (120, "rate not raised", 0.05) and state.step == 240
     assert {row["lr"] for row in read_log(tmp_path / "metrics.jsonl") if "lr" in row} == {0.05}
+
+
+def test_a_run_that_never_improves_on_guessing_starts_again_with_a_warm_up(tmp_path: Path) -> None:
+    state = fit(Guessing(), RECOVERS, tmp_path, World())
+    (attempt,) = read_recoveries(tmp_path)
+    assert (attempt.failed, attempt.start, attempt.settings) == (200, 0, ["optim.warmup=60"])
+    assert state.config.optim.warmup == 60 and state.step == 240
+    assert [row["lr"] for row in read_log(tmp_path / "metrics.jsonl") if "lr" in row][29] == pytest.approx(0.025, rel=1e-3)
 
 
 def test_the_settings_of_a_recovery_hold_from_its_start_and_no_others_change() -> None:
