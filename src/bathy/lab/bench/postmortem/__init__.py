@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bathy import console
-from bathy.errors import Diverged
+from bathy.errors import Diverged, TrainingError
 from bathy.lab.bench.postmortem.design import AS_WELL, CAUSES, DEVELOPMENT, JUDGED, PER_CAUSE, TRAINED, Case, case
 from bathy.lab.bench.postmortem.injected import VOCAB, Injected, write_data
 from bathy.lab.postmortem.failure import final_loss
@@ -89,7 +89,9 @@ def train(one: Case, folder: Path, data: Path, extra: tuple[str, ...] = ()) -> N
     for until, changes in one.stages:
         config = read_config(None, [*one.settings, *where, *extra, *changes])
         with suppress(Diverged):
-            fit(Injected(config, one.injection), config, folder, World(), allow_changes=True, until=until)
+            state = fit(Injected(config, one.injection), config, folder, World(), allow_changes=True, until=until)
+            if state.step < (until or config.train.steps):
+                raise TrainingError(f"stopped by a signal at update {state.step}; the same command with --data resumes")
 
 
 def recover(one: Case, folder: Path, data: Path) -> Row:
