@@ -13,7 +13,7 @@ def recovery_findings(run: Path, label: str) -> tuple[Finding, ...]:
     """A finding for each recovery of a run; none for a run that never failed."""
     attempts = read_recoveries(run)
     kept = effective(attempts)
-    return tuple(_finding(one, one in kept, label) for one in attempts)
+    return tuple(_finding(one, one in kept, label) for one in attempts if one.change in CHANGES)  # a replay has others
 
 
 def _finding(one: Recovery, kept: bool, label: str) -> Finding:

@@ -21,7 +21,7 @@ from bathy.errors import Diverged, TrainingError
 from bathy.lab.bench.postmortem.design import AS_WELL, CAUSES, DEVELOPMENT, JUDGED, PER_CAUSE, TRAINED, Case, case
 from bathy.lab.bench.postmortem.injected import VOCAB, Injected, write_data
 from bathy.lab.postmortem.failure import final_loss
-from bathy.lab.postmortem.run import postmortem
+from bathy.lab.postmortem.run import OVER, postmortem
 from bathy.tasks import read_config
 from bathy.train.log import read_log
 from bathy.train.loop import fit
@@ -75,6 +75,8 @@ def autopsy(one: Case, run_folder: Path, data: Path) -> Row:
     """Train the case and examine it."""
     train(one, run_folder, data)
     result = postmortem(run_folder, math.inf, read_config, lambda config: Injected(config, one.injection))
+    if OVER in result.left_out.values():
+        raise TrainingError("stopped by a signal; the same command with --data resumes")
     found, task = result.failure, Injected(read_config(run_folder / "config.toml"), one.injection)
     return {
         "loss": final_loss(read_log(run_folder / "metrics.jsonl")), "guessing": task.chance(),
