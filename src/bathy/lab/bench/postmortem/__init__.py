@@ -22,6 +22,7 @@ from bathy.lab.bench.postmortem.design import AS_WELL, CAUSES, DEVELOPMENT, JUDG
 from bathy.lab.bench.postmortem.injected import VOCAB, Injected, write_data
 from bathy.lab.postmortem.failure import final_loss
 from bathy.lab.postmortem.run import OVER, postmortem
+from bathy.lab.reproduce.folder import plain
 from bathy.tasks import read_config
 from bathy.train.log import read_log
 from bathy.train.loop import fit
@@ -127,7 +128,7 @@ def summary(rows: list[Row]) -> dict[str, Any]:
         f"cause named in {result['named']} of {len(rows)}; {result['twins_trained']} twins train, of which {result['blamed']} "
         f"are blamed and {result['twins_touched']} touched; {result['recovered']} recover to within {AS_WELL} nats"
     )
-    return result | {"rows": rows}
+    return result | {"rows": plain(rows)}
 
 
 def _end(row: Row) -> str:
