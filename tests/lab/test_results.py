@@ -1,6 +1,7 @@
 """The published results: page, verdicts and numbers say the same."""
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from bathy.files import write_json, write_text
+from bathy.lab.bench.postmortem.design import AS_WELL, CAUSES, PER_CAUSE, TRAINED
 from bathy.lab.reproduce.folder import judged, plain, read_numbers
 from bathy.lab.reproduce.publish import BLOCK, refreshed
 from bathy.lab.runs import read_run
@@ -169,12 +171,78 @@ def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in (head, ("---",) * len(head), *rows)]
 
 
-DISTIL = PAGE.with_name("distil.md")
-FROM_FILE = re.compile(r"(?<=<!-- from results/bench_distil.json -->\n).*?(?=\n<!-- end -->)", re.S)
+def postmortem_section() -> str:
+    """What the page on failures says of the benchmark."""
+    found = bench("postmortem")
+    rows, total = found["rows"], len(CAUSES) * PER_CAUSE
+    cells = [(cause, *map(str, outcomes([row for row in rows if row["cause"] == cause]))) for cause in CAUSES]
+    cells.append(("together", *map(str, outcomes(rows))))
+    head = ("injected", "runs", "cause named", "twins that train", "of these blamed", "recovered", "twins touched")
+    missed = [f"{row['cause']} {row['seed']}: {row['failing_verdict'] or 'none'}" for row in rows if not row["named"]]
+    ends = [f"{row['cause']} {row['seed']}: {ending(row)}" for row in rows if not recovered(row)]
+    left = [] if len(rows) == total else [[f"**{total - len(rows)} of the {total} runs have not ended yet.**"]]
+    notes = [
+        f"Named otherwise (seed, what was named): {'; '.join(missed) or 'none'}.",
+        f"Not as well as their twins with recovery (seed, changes, loss in nats, twin's): {'; '.join(ends) or 'none'}.",
+    ]
+    return "\n\n".join("\n".join(part) for part in [*left, table(head, cells), notes])
 
 
-def test_the_page_on_distilling_follows_from_its_file() -> None:
-    assert FROM_FILE.findall(DISTIL.read_text(encoding="utf-8")) == [distil_section()], f"{DISTIL.name} {AGAIN}"
+def outcomes(rows: Sequence[dict[str, Any]]) -> tuple[int, ...]:
+    """Runs, causes named, twins that train, of these blamed, runs that recover, twins touched."""
+    healthy = [row for row in rows if trains(row)]
+    blamed, touched = sum(bool(row["healthy_failure"]) for row in healthy), sum(bool(row["twin"]["changes"]) for row in healthy)
+    named = sum(row["named"] for row in rows)
+    return len(rows), named, len(healthy), blamed, sum(map(recovered, rows)), touched
+
+
+def number(value: float | None) -> float:
+    """A number of the file; null is infinite."""
+    return math.inf if value is None else value
+
+
+def trains(row: dict[str, Any]) -> bool:
+    """Whether the twin counts as healthy."""
+    return number(row["healthy_loss"]) < row["healthy_guessing"] - TRAINED
+
+
+def recovered(row: dict[str, Any]) -> bool:
+    """Whether a run with recovery ends as well as its twin, which trains."""
+    ended = row["recovered"]["ended"] and number(row["recovered"]["loss"]) <= number(row["twin"]["loss"]) + AS_WELL
+    return trains(row) and ended
+
+
+def ending(row: dict[str, Any]) -> str:
+    """What recovery tried, and where the run and its twin ended."""
+    found = row["recovered"]
+    losses = [f"{number(one['loss']):.2f}" for one in (found, row["twin"])]
+    return ", ".join([*(found["changes"] or ["no change"]), *losses])
+
+
+SECTIONS = {"distil": ("distil.md", distil_section), "postmortem": ("failures.md", postmortem_section)}
+"""Benchmark to the page that shows it, and what stands there."""
+
+
+def from_file(name: str) -> re.Pattern[str]:
+    """Where a page has what follows from a benchmark's file."""
+    return re.compile(rf"(?<=<!-- from results/bench_{name}.json -->\n).*?(?=\n<!-- end -->)", re.S)
+
+
+def renewed(text: str, name: str, section: str) -> str:
+    """A page with the section that follows from a benchmark's file."""
+    return from_file(name).sub(lambda _: section, text)
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_page_follows_from_the_file_of_its_benchmark(name: str) -> None:
+    page, section = SECTIONS[name]
+    assert from_file(name).findall(PAGE.with_name(page).read_text(encoding="utf-8")) == [section()], f"{page} {AGAIN}"
+
+
+def test_the_post_mortems_numbers_follow_from_its_rows() -> None:
+    found = bench("postmortem")
+    keys = ("runs", "named", "twins_trained", "blamed", "recovered", "twins_touched")
+    assert tuple(found[key] for key in keys) == outcomes(found["rows"])
 
 
 @pytest.mark.parametrize(
@@ -196,4 +264,5 @@ if __name__ == "__main__":
     for folder in FOLDERS:
         write_json(folder / "verdicts.json", verdicts(folder))
     write_text(PAGE, refreshed(PAGE))
-    write_text(DISTIL, FROM_FILE.sub(lambda _: distil_section(), DISTIL.read_text(encoding="utf-8")))
+    for name, (page, section) in SECTIONS.items():
+        write_text(PAGE.with_name(page), renewed(PAGE.with_name(page).read_text(encoding="utf-8"), name, section()))

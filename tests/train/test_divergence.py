@@ -39,6 +39,19 @@ def test_a_loss_that_jumps_up_and_stays_stops_soon() -> None:
     assert "rose from" in why
 
 
+def test_half_of_a_small_improvement_over_guessing_is_enough_to_lose() -> None:
+    """Of 1.2 nats learned 0.7 are lost; the same rise of a run that is far below guessing is none."""
+    rise = np.where(np.arange(3000) < 1000, 0.0, 0.7)
+    assert "rose from" in first_stop(noisy(rise + ENTROPY - 1.2))[1]
+    assert first_stop(noisy(rise + ENTROPY - 3)) == (0, "")
+
+
+def test_there_is_nothing_to_go_back_to_where_nothing_was_learned() -> None:
+    watches = [Divergence(ENTROPY, WARMUP, lowest=low, good=300) for low in (ENTROPY + 1, ENTROPY - 1)]
+    assert [watch.last_good for watch in watches] == [0, 300]
+    assert Divergence(math.inf, WARMUP, lowest=3.0, good=300).last_good == 300
+
+
 def test_a_short_spike_is_forgiven() -> None:
     values = np.full(2500, 3.0)
     values[1000:1060] = 9.0

@@ -11,7 +11,14 @@ from bathy.core.rates import rates
 from bathy.errors import CheckpointError, ConfigError, ModelError
 from bathy.train.config import Config, OptimConfig, TrainConfig
 from bathy.train.muon import hidden_matrices
-from bathy.train.optim import gradient_norm, load_optimizer_state_, make_optimizer, optimizer_state, set_learning_rate
+from bathy.train.optim import (
+    gradient_norm,
+    load_optimizer_state_,
+    make_optimizer,
+    optimizer_state,
+    rescale_squares_,
+    set_learning_rate,
+)
 
 
 @pytest.mark.parametrize("name", ["radam", "adamw", "adam", "sgd"])
@@ -150,3 +157,15 @@ def test_a_schemes_rates_are_the_optimisers_groups() -> None:
             assert (group["lr"], group["eps"]) == (pytest.approx(0.05 * rate.lr), pytest.approx(1e-6 * rate.eps))
             assert group["weight_decay"] == pytest.approx(0.2 * rate.weight_decay if parameter.dim() > 1 else 0)
     assert not names
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "radam"])
+def test_a_changed_beta2_keeps_the_estimate_of_the_squared_gradient(name: str) -> None:
+    """Gradients are constant, so the estimate is their square under any β₂."""
+    weight = nn.Parameter(torch.ones(3))
+    optimizer = make_optimizer(nn.ParameterList([weight]), OptimConfig(name=name, beta2=0.9999))
+    for _ in range(20):
+        weight.grad = torch.full((3,), 0.5)
+        optimizer.step()
+    rescale_squares_(optimizer, 0.9999, 0.98)
+    torch.testing.assert_close(optimizer.state[weight]["exp_avg_sq"] / (1 - 0.98**20), torch.full((3,), 0.25))

@@ -335,3 +335,10 @@ def test_a_run_of_version_0_1_resumes_to_the_same_losses(tmp_path: Path, monkeyp
     found = [row for row in read_log(Path("run/metrics.jsonl")) if row["step"] > 20 and "loss" in row]
     # To rounding: kernels have changed since. Exact resuming is tested within a version.
     assert [row["loss"] for row in found] == pytest.approx([row["loss"] for row in expected], rel=1e-6)
+
+
+def test_a_rank_draws_what_torch_draws_from_the_same_seed() -> None:
+    World().seed(7, 3)
+    drawn = torch.rand(4)
+    torch.manual_seed(torch.initial_seed())
+    assert torch.equal(drawn, torch.rand(4))

@@ -83,7 +83,7 @@ def _run(run: Path, label: str, count: int, settings: dict[str, Any]) -> Examina
     from bathy.clinic.exams import snapshot, updates
     from bathy.clinic.probe import examined
     from bathy.errors import CheckpointError
-    from bathy.lab.postmortem.page import finding_of
+    from bathy.lab.postmortem.page import known_findings
     from bathy.tasks.models import load
     from bathy.train import checkpoint
 
@@ -99,7 +99,7 @@ def _run(run: Path, label: str, count: int, settings: dict[str, Any]) -> Examina
         with examined(model, batch, loss, label={"model": label, "step": step}) as subject:
             readings += found.readings + (updates(subject, before) if before else [])
             before, origin = snapshot(subject.sites), found.origin
-    return Examination(readings, origin | {"run": str(run)}, tuple(settings["without"]), finding_of(run, label))
+    return Examination(readings, origin | {"run": str(run)}, tuple(settings["without"]), known_findings(run, label))
 
 
 def _monitored(run: Path, label: str) -> list[Any]:

@@ -10,8 +10,9 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-RISE, WINDOW = 1.0, 200
-"""Nats above the lowest mean, and updates in a row, after which what was learned counts as lost."""
+RISE, LEAST_RISE, WINDOW = 1.0, 0.5, 200
+"""Nats above the lowest mean (or half the improvement over guessing, if that is less, but not below the second), and updates in
+a row, after which what was learned counts as lost."""
 NEAR_LOWEST = 0.2
 """Nats above the lowest mean within which an update is good."""
 IMPROVEMENT, PATIENCE = 0.1, 10
@@ -39,6 +40,16 @@ class Divergence:
     failing: int = 0
     """Update since which every validation has failed; 0: the last one did not."""
 
+    @property
+    def rise(self) -> float:
+        """Nats above the lowest mean that count as lost."""
+        return min(RISE, max(LEAST_RISE, (self.chance - self.lowest) / 2))
+
+    @property
+    def last_good(self) -> int:
+        """Last update worth going back to; 0 where the loss was never better than guessing."""
+        return 0 if self.lowest > self.chance - IMPROVEMENT else self.good
+
     def update(self, step: int, nll: float) -> str:
         """Take in the loss of an update; returns why the run should stop, or nothing."""
         share = 4 / max(self.window, 8)
@@ -47,7 +58,7 @@ class Divergence:
         if step < self.window // 4:
             return ""
         self.lowest = min(self.lowest, self.mean)
-        self.high = self.high + 1 if self.mean > self.lowest + RISE else 0
+        self.high = self.high + 1 if self.mean > self.lowest + self.rise else 0
         self.good = step if self.mean < self.lowest + NEAR_LOWEST else self.good
         if self.high >= self.window:
             return f"the loss rose from {self.lowest:.2f} to {self.mean:.2f} nats and stayed there for {self.window} updates"

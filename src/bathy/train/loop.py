@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from functools import partial
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -30,11 +30,11 @@ from bathy.train.folder import check_config, write_config
 from bathy.train.log import Log, cut_back, read_log
 from bathy.train.meter import Update
 from bathy.train.precision import HALVES
-from bathy.train.recovery import MARGIN, go_back, next_recovery, next_start, skipped_batches, write_recovery
+from bathy.train.recovering import prepare_recovery
+from bathy.train.recovery import skipped_batches
 from bathy.train.saving import Saving
 from bathy.train.signals import Stop, stopping
 from bathy.train.state import State, begin
-from bathy.train.suspects import own_losses, suspects
 from bathy.train.task import Task, peek, take, to_device
 from bathy.train.update import update
 from bathy.train.validation import validate, validation_row
@@ -80,38 +80,15 @@ def fit(
                     stop = during.enter_context(stopping())
                     during.enter_context(products_by(state.products))
                     during.enter_context(state.precision.products())
-                    in_progress = during.enter_context(Run(config, run, world, state))
-                    _loop(config, state, world, in_progress, stop, until, deadline)
+                    in_progress = during.enter_context(Run(state.config, run, world, state))
+                    _loop(state.config, state, world, in_progress, stop, until, deadline)
                 return state
             except Diverged as error:
-                _recover(config, state, run, world, error)
+                prepare_recovery(task, config, state, run, world, error)
             finally:
                 # DDP's reducer must not be the last to hold the process group: it would close it while it holds the
                 # interpreter's lock, for which the group's own threads may be waiting, and the rank would hang for ever.
                 state.engine = state.objective
-
-
-def _recover(config: Config, state: State, run: Path, world: World, error: Diverged) -> None:
-    """Prepare the next attempt of a run that recovers; end any other run with its error."""
-    if config.train.on_divergence != "recover":
-        raise error
-    good = state.divergence.good if error.sudden else 0
-    start, most = next_start(run, good), config.train.recoveries
-    choose = partial(next_recovery, run, state.step, good, str(error), most, overflow=error.overflow)
-    if choose() is None:
-        stop_diverged(config, run, world, state, f"{error}; {len(state.recoveries)} recoveries did not help")
-    world.wait()
-    if world.first:
-        go_back(run, start)
-    world.wait()
-    again = begin(state.task, config, run, world)
-    attempt = choose(suspects(own_losses(config, again, world, good + MARGIN)) if start else ())
-    assert attempt  # suspects bring a change forward, and take none away
-    world.wait()
-    if world.first:
-        console.warn(f"update {state.step}: {error}; going back to update {start} with {attempt.change}")
-        write_recovery(run, attempt)
-    world.wait()
 
 
 def _loop(config: Config, state: State, world: World, run: Run, stop: Stop, until: int, deadline: float) -> None:
@@ -154,13 +131,19 @@ def every(step: int, interval: int) -> bool:
     return interval > 0 and step % interval == 0
 
 
+@cache
+def _peak(device: torch.device, dtype: torch.dtype) -> float:
+    """What products reach here, measured once in a process: a post-mortem trains a dozen times."""
+    return gemm_peak(device, dtype, seconds=0.1).speed
+
+
 class Run:
     """A run while it trains: its log, its view, its monitor, and the acts of the loop."""
 
     def __init__(self, config: Config, run: Path, world: World, state: State) -> None:
         self.config, self.run, self.world, self.state = config, run, world, state
         half = HALVES.get(config.train.precision) if world.device.type == "cuda" else None
-        state.meter.peak = gemm_peak(world.device, half or torch.float32, seconds=0.1).speed * world.size
+        state.meter.peak = _peak(world.device, half or torch.float32) * world.size
         self.saving = Saving(config, run, world, state)
         self.view = View(config.train.steps, state.task.labels, quiet=not world.first)
         self._open = ExitStack()
@@ -233,7 +216,7 @@ class Run:
         """A row for the recovery that starts here, once."""
         last = self.state.recoveries[-1] if self.state.recoveries else None
         if last and last.start == self.state.step and self._log:
-            row = {"recovery": last.change, "failed_at": last.failed, "why": last.why}
+            row = {"recovery": last.change, "failed_at": last.failed, "why": last.why, "settings": last.settings}
             if not any(row.items() <= seen.items() for seen in read_log(self._log.path)):
                 self.write(**row)
 

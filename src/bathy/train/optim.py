@@ -199,6 +199,16 @@ def load_optimizer_state_(model: nn.Module, optimizer: Optimizer, state: Mapping
     optimizer.load_state_dict({"state": entries, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
+def rescale_squares_(optimizer: Optimizer, old: float, new: float) -> None:
+    """Keep the estimate of the squared gradient, v / (1 − β₂ᵗ), when β₂ changes: v ← v · (1 − newᵗ) / (1 − oldᵗ).
+
+    After 400 updates with 0.9999 v holds 4 % of the estimate; 0.98 would take it for the whole and step five times as far.
+    """
+    for entry in optimizer.state.values() if new != old else ():
+        if "exp_avg_sq" in entry and (step := float(entry["step"])):
+            entry["exp_avg_sq"].mul_((1 - new**step) / (1 - old**step))
+
+
 def _placed(entry: Mapping[str, Any], parameter: Tensor) -> dict[str, Any]:
     """A parameter's entry, laid out as the parameter is."""
     if not is_shard(parameter):

@@ -1,28 +1,32 @@
 """Recovery: a run that diverges goes back to before the failure, changes one thing, and trains through it again.
 
-The changes are tried in order, each from the same checkpoint: float32 where numbers did not fit; batches that stand out by
-their own loss are skipped; the rate is halved; the rate is a tenth; the batches round the failure are skipped. A change that
-carries the run past the update at which it failed stays; one that does not is replaced by the next. `recoveries.json` in the
-run's folder holds every attempt, so that a resumed run and all ranks do the same.
+The changes are rows of the table that post-mortems use too (changes.py): those that fit how the run failed, the most specific
+first, then lower rates, clipping, and the batches round the failure skipped. Each is tried from the same checkpoint; a longer
+warm-up and Admin only where that is the beginning. A change that carries the run past the update at which it failed stays; one
+that does not is replaced by the next. `recoveries.json` in the run's folder holds every attempt, so that a resumed run and all
+ranks do the same.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from bathy.errors import CheckpointError
 from bathy.files import read_json, write_json
 from bathy.train import checkpoint
+from bathy.train.changes import BATCHES, CHANGES, STEADY, fitting
+from bathy.train.evidence import Evidence
+from bathy.train.sections import read_sections
 
 FILE, RECENT, FAILED = "recoveries.json", "recent", "failed"
 """The attempts; recent checkpoints, apart from those that are kept; the last checkpoint of each failed attempt."""
 MARGIN = 10
 """Updates beyond the last good one that are looked at as well, and the fewest over which a rate is lower."""
-SKIP, PRECISION = "batches skipped", "float32"
-FACTORS = {"half the rate": 0.5, "a tenth of the rate": 0.1}
+AnyConfig = TypeVar("AnyConfig")
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,10 @@ class Recovery:
     until: int = 0
     at: int = -1
     """Where batches are skipped; -1: at `start`."""
-    precision: str = ""
-    """What matrix products are computed in from `start` on; '': as before."""
+    ceiling: float = 0.0
+    """The largest rate from `start` on; 0: no limit."""
+    settings: list[str] = field(default_factory=list)
+    """Changes of the config from `start` on, section.key=value."""
 
 
 def read_recoveries(run: Path) -> list[Recovery]:
@@ -52,9 +58,17 @@ def read_recoveries(run: Path) -> list[Recovery]:
     if not path.exists():
         return []
     try:
-        return [Recovery(**row) for row in read_json(path, list)]
-    except TypeError as error:
+        return [_read(row) for row in read_json(path, list)]
+    except (TypeError, ValueError) as error:
         raise CheckpointError(f"{path} is not a list of recoveries ({error}); restore a copy") from None
+
+
+def _read(row: dict[str, Any]) -> Recovery:
+    """An attempt; a number format was once a field of its own."""
+    values = dict(row)
+    if precision := values.pop("precision", ""):
+        values["settings"] = [*values.get("settings", []), f"train.precision={precision}"]
+    return Recovery(**values)
 
 
 def effective(recoveries: Sequence[Recovery]) -> list[Recovery]:
@@ -71,14 +85,26 @@ def rate_factor(recoveries: Sequence[Recovery], step: int) -> float:
     return last.factor + (1 - last.factor) * min(1.0, max(0.0, returned))
 
 
+def recovered_rate(recoveries: Sequence[Recovery], step: int, usual: float) -> float:
+    """What recoveries make of the usual rate of an update."""
+    limits = [one.ceiling for one in effective(recoveries) if one.ceiling and one.start < step]
+    return min([usual * rate_factor(recoveries, step), *limits])
+
+
 def skipped_batches(recoveries: Sequence[Recovery], step: int) -> int:
     """Updates whose batches a run that stands at `step` skips now."""
     return sum(one.skip for one in effective(recoveries) if step == (one.start if one.at < 0 else one.at))
 
 
-def precision_from(recoveries: Sequence[Recovery], step: int, usual: str) -> str:
-    """What a run that stands at `step` computes in."""
-    return next((one.precision for one in reversed(effective(recoveries)) if one.precision and one.start <= step), usual)
+def amended(config: AnyConfig, recoveries: Sequence[Recovery], step: int) -> AnyConfig:
+    """The settings that a run which stands at `step` trains with: the config's, and what recoveries changed before."""
+    changes = [change for one in effective(recoveries) if one.start <= step for change in one.settings]
+    if not changes:
+        return config
+    values = config.model_dump()  # type: ignore[attr-defined]
+    for section, table in read_sections(None, changes).items():
+        values[section] = {**values[section], **table}
+    return type(config)(**values)
 
 
 def next_start(run: Path, good: int) -> int:
@@ -89,27 +115,39 @@ def next_start(run: Path, good: int) -> int:
     return max([step for step, _ in points(run) if step <= good], default=0)
 
 
-def next_recovery(
-    run: Path, failed: int, good: int, why: str, most: int, suspects: Sequence[int] = (), overflow: bool = False
-) -> Recovery | None:
-    """The coming attempt, or none when they are used up; `good` is the last update before the failure began, 0: never.
-
-    `suspects` are updates whose batches stand out; `overflow`: numbers did not fit a half-precision format.
-    """
+def next_recovery(run: Path, config: Any, failed: int, good: int, why: str, evidence: Evidence) -> Recovery | None:
+    """The coming attempt, or none when they are used up; `good` is the last update before the failure began, 0: never."""
     done = read_recoveries(run)
-    if len(done) >= most:
+    if len(done) >= config.train.recoveries:
         return None
     start = next_start(run, good)
-    base = Recovery(failed, why, start, "")
-    span = max(failed - start, MARGIN)
-    changes = [replace(base, change=PRECISION, precision="float32")] if overflow else []
-    if suspects:
-        changes.append(replace(base, change=SKIP, skip=suspects[-1] - suspects[0] + 1, at=suspects[0] - 1))
-    changes += [replace(base, change=name, factor=factor, until=start + 2 * span) for name, factor in FACTORS.items()]
-    if good and not suspects:
-        changes.append(replace(base, change=SKIP, skip=2 * MARGIN, at=max(start, good - MARGIN)))
     tried = {one.change for one in done if one.start == start}
-    return next((attempt for attempt in changes if attempt.change not in tried), None)
+    own = amended(config, [one for one in done if one.start < start], start)
+    coming = attempts(own, Recovery(failed, why, start, ""), good, evidence)
+    return next((attempt for attempt in coming if attempt.change not in tried), None)
+
+
+def attempts(config: Any, base: Recovery, good: int, evidence: Evidence) -> list[Recovery]:
+    """What can be tried from `base.start`, in order; the batches round the failure are skipped last, if none stands out."""
+    names = [name for name, fits in fitting(config, good, evidence).items() if fits]
+    possible = [name for name in names if not base.start or not CHANGES[name].from_start]
+    found = [one for name in possible if (one := _attempt(config, replace(base, change=name), evidence))]
+    if good and not evidence.suspects:
+        found.append(replace(base, change=BATCHES, skip=2 * MARGIN, at=max(base.start, good - MARGIN)))
+    return found
+
+
+def _attempt(config: Any, base: Recovery, evidence: Evidence) -> Recovery | None:
+    """What a change of the table means for a run; nothing where it does not apply."""
+    change, suspects = CHANGES[base.change], evidence.suspects
+    if base.change == BATCHES:
+        return replace(base, skip=suspects[-1] - suspects[0] + 1, at=suspects[0] - 1)
+    if base.change == STEADY and evidence.raised:
+        return replace(base, ceiling=evidence.raised.before)
+    if change.factor != 1:
+        return replace(base, factor=change.factor, until=base.start + 2 * max(base.failed - base.start, MARGIN))
+    settings = change.settings(config)
+    return replace(base, settings=settings) if settings else None
 
 
 def go_back(run: Path, start: int) -> None:

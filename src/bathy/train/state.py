@@ -23,9 +23,9 @@ from bathy.train import checkpoint
 from bathy.train.config import Config
 from bathy.train.divergence import Divergence
 from bathy.train.meter import Meter
-from bathy.train.optim import load_optimizer_state_, make_optimizer, optimizer_state, whole
+from bathy.train.optim import load_optimizer_state_, make_optimizer, optimizer_state, rescale_squares_, whole
 from bathy.train.precision import Precision
-from bathy.train.recovery import Recovery, precision_from, rate_factor, read_recoveries
+from bathy.train.recovery import Recovery, amended, read_recoveries, recovered_rate
 from bathy.train.schedule import learning_rate
 from bathy.train.task import Stream, Task, peek, to_device
 from bathy.train.world import World
@@ -55,6 +55,8 @@ class Objective(nn.Module):
 class State:
     """Everything that changes from update to update."""
 
+    config: Config
+    """The settings it trains with: the run's, and what recoveries changed."""
     task: Task
     model: nn.Module
     objective: Objective
@@ -85,7 +87,7 @@ class State:
 
     def learning_rate(self, config: Config) -> float:
         """The rate of the current update: the schedule's, times what recoveries make of it."""
-        return learning_rate(config, self.step) * rate_factor(self.recoveries, self.step)
+        return recovered_rate(self.recoveries, self.step, learning_rate(config, self.step))
 
     def trainer(self) -> dict[str, Any]:
         """All but the weights, as plain containers and tensors; every rank must ask."""
@@ -101,6 +103,7 @@ class State:
             "best": self.best,
             "waited": self.waited,
             "products": self.products,
+            "beta2": self.config.optim.beta2,
         }
 
     def average_(self, decay: float) -> None:
@@ -119,6 +122,7 @@ class State:
         saved = checkpoint.read_trainer(folder)
         try:
             load_optimizer_state_(self.model, self.optimizer, saved["optimizer"])
+            rescale_squares_(self.optimizer, saved.get("beta2", self.config.optim.beta2), self.config.optim.beta2)
             self.precision.load_state_dict(saved["precision"])
             self.batches.load_state_dict(saved["batches"])
             self.divergence.load_state_dict(saved["divergence"] if "divergence" in saved else saved["watch"])
@@ -134,8 +138,9 @@ class State:
 def begin(task: Task, config: Config, run: Path, world: World) -> State:
     """The run's state: from its newest intact checkpoint, else fresh, with Admin's ω set from the first batch."""
     found, recoveries = checkpoint.newest(run), read_recoveries(run)
-    step = int(found.name.removeprefix("step_")) if found else 0
-    precision = Precision(precision_from(recoveries, step, config.train.precision), world.device)
+    own = amended(config, recoveries, int(found.name.removeprefix("step_")) if found else 0)
+    task, config = task if own is config else task.changed(own), own
+    precision = Precision(config.train.precision, world.device)
     batches = task.batches(world.rank, world.size)
     model = _build(task, config, precision, world)
     _fill(model, task, config, found, batches, run, world)
@@ -144,7 +149,7 @@ def begin(task: Task, config: Config, run: Path, world: World) -> State:
         objective.compile()  # in place and before it is wrapped: DDP and FSDP2 keep their own methods, no_sync among them
     engine = world.wrap(objective, config.train.parallel, blocks(model))
     divergence = Divergence(task.chance(), config.optim.warmup, config.train.divergence_window)
-    state = State(task, model, objective, engine, make_optimizer(model, config.optim), precision, batches, divergence)
+    state = State(config, task, model, objective, engine, make_optimizer(model, config.optim), precision, batches, divergence)
     state.products = world.union([library()])[0]
     if found:
         state.restore_(found)

@@ -87,6 +87,10 @@ class Task(ABC):
     def check(self) -> None:  # noqa: B027, a task may have nothing to check
         """Raise a BathyError for whatever would fail later; called before any work begins."""
 
+    def changed(self, config: Any) -> Task:
+        """This task under a changed config, for a recovery that builds the model another way; as here: it has none."""
+        return self
+
     def tokens(self, batch: Any) -> int:
         """What the loss is summed over: target tokens, or, as here, the rows of the first tensor."""
         return len(first_tensor(batch))

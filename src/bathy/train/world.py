@@ -71,7 +71,11 @@ class World:
 
     def seed(self, *numbers: int) -> None:
         """Make all that is random from here on follow from these numbers and the rank."""
-        torch.manual_seed(int(np.random.SeedSequence([*numbers, self.rank]).generate_state(1, np.uint64)[0]))
+        seed = int(np.random.SeedSequence([*numbers, self.rank]).generate_state(1, np.uint64)[0])
+        if self.device.type == "cpu":  # torch.manual_seed would also note, with a whole traceback, what GPUs get if they appear
+            torch.default_generator.manual_seed(seed)
+        else:
+            torch.manual_seed(seed)
 
     def wrap(self, module: nn.Module, parallel: str, parts: Sequence[nn.Module]) -> nn.Module:
         """The module as this world trains it: alone, as DDP's copies, or cut by FSDP2, each of `parts` and then the rest."""

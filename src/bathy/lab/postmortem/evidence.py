@@ -1,16 +1,14 @@
-"""What is known of a failed run besides its replays: batches that stand out, a raised rate, depth, and what moved first."""
+"""What is known of a failed run besides its replays: batches that stand out, and what moved first."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections import defaultdict
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from bathy.admin.profile import profile
 from bathy.clinic.probe import discover
 from bathy.clinic.readings import Reading, read
 from bathy.errors import BathyError
@@ -18,7 +16,7 @@ from bathy.files import read_json, write_json
 from bathy.lab.postmortem.failure import Failure, Rows, jump
 from bathy.train import checkpoint
 from bathy.train.log import read_log
-from bathy.train.recovery import MARGIN, copy_checkpoint, points
+from bathy.train.recovery import FILE, MARGIN, copy_checkpoint, effective, points, read_recoveries
 from bathy.train.state import begin
 from bathy.train.suspects import own_losses, suspects
 from bathy.train.task import Task, peek
@@ -48,20 +46,13 @@ def odd_batches(run: Path, task: Task, config: Any, failure: Failure, start: int
     if not (folder / "losses.json").exists():
         if not checkpoint.checkpoints(folder):
             copy_checkpoint(dict(points(run))[start], folder)
-        losses = own_losses(config, begin(task, config, folder, World()), World(), last)
+        known = [asdict(one) for one in effective(read_recoveries(run)) if one.start <= start]
+        write_json(folder / FILE, known)  # the checkpoint may be of a model that a recovery changed
+        state = begin(task, config, folder, World())
+        losses = own_losses(state.config, state, World(), last)
         write_json(folder / "losses.json", [[step, loss if math.isfinite(loss) else None] for step, loss in losses.items()])
     kept = read_json(folder / "losses.json", list)
     return suspects({step: math.inf if loss is None else loss for step, loss in kept})
-
-
-def depth(config: Any, task: Task) -> float:
-    """The largest Σβ² of a stack of the fresh model on the first batch; 0 where it cannot be profiled."""
-    torch.manual_seed(config.train.seed)
-    try:
-        result = profile(task.build(), task.inputs(peek(task.batches(0, 1))))
-        return max(result.change(stack) for stack in {site.stack for site in result.sites})
-    except (BathyError, RuntimeError, TypeError, ValueError):  # a model of the user's own that cannot be profiled
-        return 0.0
 
 
 def can_be_watched(task: Task) -> bool:

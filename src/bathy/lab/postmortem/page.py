@@ -16,6 +16,7 @@ from bathy.lab.postmortem.replay import folder_of
 from bathy.lab.postmortem.run import FOLDER, Postmortem
 from bathy.pages import Summary, render_page
 from bathy.train.log import read_log
+from bathy.train.recovered import recovery_findings
 
 CAPTION = "Training loss of the run and of its replays, each with one change, from a checkpoint before the failure."
 
@@ -43,6 +44,11 @@ def summary(result: Postmortem) -> Summary:
     verdict, since = result.verdict, f"after update {result.failure.onset}, the last good one"
     tone, badge = ("serious", "cause") if verdict.cause else ("warning", "no cause found")
     return Summary(tone, f"{what}.", since, f"{verdict.advice}." if verdict.advice else "", badge)
+
+
+def known_findings(run: Path, label: str) -> tuple[Finding, ...]:
+    """What is known of a run besides its readings: its post-mortem, and what it recovered from."""
+    return (*finding_of(run, label), *recovery_findings(run, label))
 
 
 def finding_of(run: Path, label: str) -> tuple[Finding, ...]:
@@ -78,5 +84,5 @@ def into_clinic(run: Path) -> Path | None:
     rows, report = run / "clinic" / "readings.jsonl", run / "clinic" / "report.html"
     if not rows.exists():
         return None
-    replace(Examination.load(rows), known=finding_of(run, run.name)).save(report)
+    replace(Examination.load(rows), known=known_findings(run, run.name)).save(report)
     return report

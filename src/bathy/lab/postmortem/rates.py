@@ -5,40 +5,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from bathy.lab.postmortem.failure import Rows
 from bathy.train.recovery import Recovery
 from bathy.train.schedule import learning_rate
-
-RAISED = 2.0
-"""How many times faster than in proportion to the updates a rate must grow to count as raised."""
-BEFORE = 10
-"""Rows before a raise that it is compared with."""
-
-
-@dataclass(frozen=True)
-class Raise:
-    """A rate that went up at once."""
-
-    step: int
-    before: float
-    after: float
-
-    def __str__(self) -> str:
-        return f"from {self.before:.3g} to {self.after:.3g} at update {self.step}"
-
-
-def find_raise(rows: Rows, last: int) -> Raise | None:
-    """The last sudden raise of the rate up to update `last`; a warm-up is none: it grows in proportion to the updates."""
-    logged = [(row["step"], row["lr"]) for row in rows if row.get("lr") is not None and row["step"] <= last]
-    for i in range(len(logged) - 1, 0, -1):
-        step, rate = logged[i]
-        earlier = [(at, value * max(1.0, step / at)) for at, value in logged[max(0, i - BEFORE) : i] if value > 0]
-        if earlier and rate > RAISED * max(value for _, value in earlier) and rate > RAISED * logged[i - 1][1]:
-            return Raise(step, max(value for _, value in logged[max(0, i - BEFORE) : i]), rate)
-    return None
 
 
 def rate_of(config: Any, rows: Rows) -> Callable[[int], float]:
@@ -73,5 +45,5 @@ def join(known: list[Recovery], rates: list[Recovery]) -> list[Recovery]:
     """The run's own recoveries followed by rates; what is skipped where both begin stays skipped."""
     if known and rates and known[-1].start == rates[0].start:
         first = known[-1]
-        rates = [replace(rates[0], skip=first.skip, at=first.at, precision=first.precision), *rates[1:]]
+        rates = [replace(rates[0], skip=first.skip, at=first.at, ceiling=first.ceiling, settings=first.settings), *rates[1:]]
     return known + rates

@@ -11,13 +11,14 @@ from typing import Any
 from bathy import console
 from bathy.errors import BathyError, CheckpointError
 from bathy.files import origin, write_json
-from bathy.lab.postmortem.changes import BATCHES, CHANGES, STEADY, Change, longer
-from bathy.lab.postmortem.evidence import can_be_watched, depth, moved_first, odd_batches
+from bathy.lab.postmortem.evidence import can_be_watched, moved_first, odd_batches
 from bathy.lab.postmortem.failure import Failure, find_failure
-from bathy.lab.postmortem.rates import Raise, find_raise, join, rate_of, segments
+from bathy.lab.postmortem.rates import join, rate_of, segments
 from bathy.lab.postmortem.replay import SETTINGS, Plan, Replay, folder_of, parted, replay
-from bathy.lab.postmortem.verdict import Evidence, Verdict, judge
+from bathy.lab.postmortem.verdict import Verdict, judge
 from bathy.tasks import make_task, read_config
+from bathy.train.changes import BATCHES, CHANGES, STEADY, Change, longer
+from bathy.train.evidence import Evidence, Raise, depth, find_raise
 from bathy.train.log import read_log
 from bathy.train.recovery import MARGIN, Recovery, effective, points, read_recoveries
 from bathy.train.task import Task
@@ -81,7 +82,7 @@ class Examiner:
             first = moved_first(self.folders["control"], self.failure)
             for name in replays.keys() - {"control"}:
                 replays[name] = replace(replays[name], parted=parted(self.folders["control"], self.folders[name]))
-        evidence = Evidence(self.suspects, self.raised, depth(self.config, self.task))
+        evidence = Evidence(self.suspects, self.raised, depth(self.config, self.task), self.failure.kind == "overflow")
         verdict = judge(self.config, self.failure, replays, evidence, [name for name, why in left_out.items() if why == OVER])
         result = Postmortem(self.failure, verdict, replays, left_out, first, self._note())
         write_json(self.run / FOLDER / "postmortem.json", asdict(result) | {"origin": origin()})

@@ -64,6 +64,10 @@ class Language(Task):
         """The validation text."""
         return open_stream(self.config.data, "valid")
 
+    def changed(self, config: Any) -> Language:
+        """The task of another config over the same data."""
+        return type(self)(config)
+
     def check(self) -> None:
         """Open all data; refuse texts that are too short, and what needs a tokenizer where there is none."""
         for stream in (self.stream, self.valid):

@@ -61,6 +61,10 @@ class Translation(Task):
         """The validation data: the first folder's."""
         return open_splits(self.config.data, "valid")[0]
 
+    def changed(self, config: Any) -> Translation:
+        """The task of another config over the same data."""
+        return type(self)(config)
+
     def check(self) -> None:
         """Open all data, the tokenizer and what a BLEU needs."""
         assert self.splits and self.valid

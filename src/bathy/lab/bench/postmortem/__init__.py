@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from bathy import console
-from bathy.errors import Diverged
-from bathy.lab.bench.postmortem.design import AS_WELL, CAUSES, DEVELOPMENT, JUDGED, PER_CAUSE, RECOVERED, Case, case
+from bathy.errors import Diverged, TrainingError
+from bathy.lab.bench.postmortem.design import AS_WELL, CAUSES, DEVELOPMENT, JUDGED, PER_CAUSE, TRAINED, Case, case
 from bathy.lab.bench.postmortem.injected import VOCAB, Injected, write_data
 from bathy.lab.postmortem.failure import final_loss
-from bathy.lab.postmortem.run import postmortem
+from bathy.lab.postmortem.run import OVER, postmortem
+from bathy.lab.reproduce.folder import plain
 from bathy.tasks import read_config
 from bathy.train.log import read_log
 from bathy.train.loop import fit
@@ -62,13 +63,11 @@ def examined(cause: str, seed: int, folder: Path, data: Path) -> Row:
     start = time.process_time()
     failing, healthy = case(cause, seed)
     verdicts = {name: autopsy(one, folder / name, data) for name, one in {"failing": failing, "healthy": healthy}.items()}
-    again = seed % 100 <= RECOVERED
-    recovered = recover(failing, folder / "recovered", data) if again else {}
-    twin = recover(healthy, folder / "twin", data) if again else {}
+    again = {name: recover(one, folder / name, data) for name, one in {"recovered": failing, "twin": healthy}.items()}
     both = {f"{name}_{key}": value for name, found in verdicts.items() for key, value in found.items()}
     return {
         "cause": cause, "seed": seed, **both,
-        "named": verdicts["failing"]["verdict"] in CAUSES[cause].names, "recovered": recovered, "twin": twin,
+        "named": verdicts["failing"]["verdict"] in CAUSES[cause].names, **again,
         "cpu_seconds": round(time.process_time() - start, 1),
     }  # fmt: skip
 
@@ -77,8 +76,11 @@ def autopsy(one: Case, run_folder: Path, data: Path) -> Row:
     """Train the case and examine it."""
     train(one, run_folder, data)
     result = postmortem(run_folder, math.inf, read_config, lambda config: Injected(config, one.injection))
-    found = result.failure
+    if OVER in result.left_out.values():
+        raise TrainingError("stopped by a signal; the same command with --data resumes")
+    found, task = result.failure, Injected(read_config(run_folder / "config.toml"), one.injection)
     return {
+        "loss": final_loss(read_log(run_folder / "metrics.jsonl")), "guessing": task.chance(),
         "failure": found.why if found else "", "verdict": result.verdict.cause, "text": result.verdict.text,
         "prevents": result.verdict.prevents, "moved_first": result.moved_first,
     }  # fmt: skip
@@ -90,7 +92,9 @@ def train(one: Case, folder: Path, data: Path, extra: tuple[str, ...] = ()) -> N
     for until, changes in one.stages:
         config = read_config(None, [*one.settings, *where, *extra, *changes])
         with suppress(Diverged):
-            fit(Injected(config, one.injection), config, folder, World(), allow_changes=True, until=until)
+            state = fit(Injected(config, one.injection), config, folder, World(), allow_changes=True, until=until)
+            if state.step < (until or config.train.steps):
+                raise TrainingError(f"stopped by a signal at update {state.step}; the same command with --data resumes")
 
 
 def recover(one: Case, folder: Path, data: Path) -> Row:
@@ -105,34 +109,37 @@ def recover(one: Case, folder: Path, data: Path) -> Row:
 
 def summary(rows: list[Row]) -> dict[str, Any]:
     """Tables, and the numbers."""
-    table = []
-    for cause in CAUSES:
-        own = [row for row in rows if row["cause"] == cause]
-        if own:
-            table.append((cause, len(own), *(sum(map(of, own)) for of in (_failed, _named, _blamed, _again, _well))))
-    columns = [
-        "injected",
-        "runs",
-        "failed",
-        "cause named",
-        "healthy twins blamed",
-        "made with recovery",
-        "of these as well as their twins",
-    ]
+    counts = {
+        "runs": lambda row: True, "failed": _failed, "named": _named, "twins_trained": _trained, "blamed": _blamed,
+        "recovered": _well, "twins_touched": _touched,
+    }  # fmt: skip
+    columns = ["injected", "runs", "failed", "cause named", "twins that train", "of these blamed"]
+    columns += ["recovered as well as their twins", "twins touched"]
+    own = {cause: [row for row in rows if row["cause"] == cause] for cause in CAUSES}
+    table = [(cause, *(sum(map(of, some)) for of in counts.values())) for cause, some in own.items() if some]
     console.out.print(console.table("runs with an injected cause", columns, table))
     for row in rows:
-        if not _named(row) or _blamed(row) or _touched(row):
-            console.out.print(f"{row['cause']}, seed {row['seed']}: {row['failing_text']}; twin: {row['healthy_text']}")
-    count = len(rows)
-    result = {
-        "runs": count, "named": sum(map(_named, rows)), "blamed": sum(map(_blamed, rows)),
-        "with_recovery": sum(map(_again, rows)), "recovered": sum(map(_well, rows)), "twins_touched": sum(map(_touched, rows)),
-    }  # fmt: skip
+        if not (_named(row) and _trained(row) and _well(row)) or _blamed(row) or _touched(row):
+            console.out.print(
+                f"{row['cause']}, seed {row['seed']}: {row['failing_text']}; twin: {row['healthy_text']}; {_end(row)}"
+            )
+    result = {name: sum(map(of, rows)) for name, of in counts.items()}
     console.out.print(
-        f"cause named in {result['named']} of {count}, in {result['blamed']} of {count} healthy twins; {result['recovered']} "
-        f"of {result['with_recovery']} recover to within {AS_WELL} nats of their twins; {result['twins_touched']} twins touched"
+        f"cause named in {result['named']} of {len(rows)}; {result['twins_trained']} twins train, of which {result['blamed']} "
+        f"are blamed and {result['twins_touched']} touched; {result['recovered']} recover to within {AS_WELL} nats"
     )
-    return result | {"rows": rows}
+    return result | {"rows": plain(rows)}
+
+
+def _end(row: Row) -> str:
+    """How a run with recovery ended, beside its twin."""
+    changes = ", ".join(row["recovered"]["changes"]) or "no change"
+    return f"with recovery ({changes}) {row['recovered']['loss']:.2f}, twin {row['twin']['loss']:.2f} nats"
+
+
+def _trained(row: Row) -> bool:
+    """Whether the twin is healthy: it was examined only to see whether a healthy run is blamed."""
+    return bool(row["healthy_loss"] < row["healthy_guessing"] - TRAINED)
 
 
 def _failed(row: Row) -> bool:
@@ -144,16 +151,12 @@ def _named(row: Row) -> bool:
 
 
 def _blamed(row: Row) -> bool:
-    return bool(row["healthy_failure"] or row["healthy_verdict"])
+    return _trained(row) and bool(row["healthy_failure"] or row["healthy_verdict"])
 
 
 def _touched(row: Row) -> bool:
-    return bool(row["twin"].get("changes"))
-
-
-def _again(row: Row) -> bool:
-    return bool(row["recovered"])
+    return _trained(row) and bool(row["twin"]["changes"])
 
 
 def _well(row: Row) -> bool:
-    return bool(row["recovered"].get("ended")) and row["recovered"]["loss"] <= row["twin"]["loss"] + AS_WELL
+    return _trained(row) and row["recovered"]["ended"] and row["recovered"]["loss"] <= row["twin"]["loss"] + AS_WELL

@@ -55,6 +55,10 @@ class Injected(Language):
         super().__init__(config)
         self.injection = injection
 
+    def changed(self, config: Config) -> Injected:
+        """The same injection under another config."""
+        return Injected(config, self.injection)
+
     def build(self) -> Transformer:
         """The model, its embedding perhaps too large."""
         model = super().build()

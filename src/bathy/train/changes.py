@@ -1,4 +1,4 @@
-"""The single changes that a post-mortem tries, as rows of one table."""
+"""The single changes that a post-mortem and a recovery try, as rows of one table, and which of them fit how a run failed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from bathy.core.schemes import SCHEMES
+from bathy.train.evidence import Evidence
+
+DEEP = 6.0
+"""Σβ² of a stack at the start above which depth is its problem."""
+SLOW_BETA2, STRONG_DECAY = 0.9995, 0.5
+"""From where on these settings are unusual enough to come before the others that help."""
+SHORT = 0.02
+"""Warm-up as a share of the updates below which there is hardly one."""
+EARLY = 3
+"""A failure within so many warm-ups (or as many hundred updates) belongs to the beginning."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +35,9 @@ class Change:
 
 
 def _admin(config: Any) -> list[str]:
-    """Admin for every plain Post-LN stack; for a model that is not ours, the remedy of that name."""
+    """Admin for every plain Post-LN stack; for a model that is not ours, the remedy of that name; none for given weights."""
+    if config.train.init_from:
+        return []
     model = getattr(config, "model", None)
     if model is None:
         return [] if config.train.stabilise else ["train.stabilise=admin"]
@@ -84,3 +96,26 @@ CHANGES: dict[str, Change] = {
     ),
 }
 """Name to change, in the order they are run: those that are cheap and specific first."""
+
+
+def fitting(config: Any, onset: int, evidence: Evidence) -> dict[str, bool]:
+    """Changes, the most specific first, and whether each fits a run whose last good update was `onset`; 0: it never was.
+
+    A lower rate, clipping and a warm-up help against most failures: they come where nothing more specific does.
+    """
+    optim = config.optim
+    early = onset <= EARLY * max(optim.warmup, 100)
+    hardly_any = optim.warmup < SHORT * config.train.steps
+    return {
+        "float32": evidence.overflow,
+        BATCHES: bool(evidence.suspects),
+        STEADY: evidence.raised is not None,
+        "lower beta2": optim.beta2 >= SLOW_BETA2,
+        "usual epsilon": True,
+        "no weight decay": optim.weight_decay >= STRONG_DECAY,
+        "longer warm-up": early and hardly_any,
+        "Admin": evidence.depth > DEEP,
+        "half the rate": True,
+        "a tenth of the rate": True,
+        "clipping": True,
+    }
