@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import tiny
+import torch
 from typer.testing import CliRunner
 
 import bathy
@@ -87,9 +88,11 @@ def test_warnings_are_those_that_the_monitor_gave_and_samples_stay_few(tmp_path:
     model = tiny.model("post_ln", (12, 2))
     readings = tmp_path / "run/readings.jsonl"
     write_run(tmp_path / "run")
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     with bathy.Monitor(model, readings, every=1, batch=tiny.batch(model), on_warning=lambda finding: None) as monitor:
-        for _ in range(3):
+        for _ in range(9):
             model(*tiny.batch(model)).square().mean().backward()
+            optimizer.step()
             monitor.step(1.0)
     run = Run(tmp_path / "run", "run")
     run.look()
