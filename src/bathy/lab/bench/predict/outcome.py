@@ -8,8 +8,9 @@ but not below guessing counts as failed where a lower rate of the same design tr
 before the grid of version 2 was run: a run goes on until it is decided, up to four times as long. After 120 updates, where all
 runs ended before, a quarter of them was too slow to tell, and translations that had just begun to use their source counted as
 failed. Amended once more after half of that grid: a run ends as stuck only if it is no better than guessing at all (a GPT-2
-just below guessing had been ended at a rate below two that train); the runs concerned were made again. Amended last when two
-thirds of it were there: a run that trains decides nothing where a lower rate of the same design has more than twice its
+just below guessing had been ended at a rate below two that train); the runs concerned were made again. Amended when two thirds
+of it were there: guessing is measured on the text that runs are measured on (before, on other text: 0.26 nats off for masked
+models; the recorded losses were judged again, and the runs that were undecided then made again), and a run that trains decides nothing where a lower rate of the same design has more than twice its
 improvement after as many updates. Such runs collapse at a high rate and recover, some hundreds of updates later: a warning is
 right, and so is none.
 """
