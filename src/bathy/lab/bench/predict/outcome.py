@@ -1,4 +1,4 @@
-"""How a short run ended, by rules that were fixed before the runs were made.
+"""How a short run ended, by rules that were fixed before the first run; every amendment since is named here.
 
 A model that has stopped seeing its input ends at the unigram entropy: it guesses by frequency. Held-out loss is read at least
 four times in a run, always on the same text, on which the entropy is taken, too, so that differences carry no sampling noise.
@@ -10,9 +10,9 @@ runs ended before, a quarter of them was too slow to tell, and translations that
 failed. Amended once more after half of that grid: a run ends as stuck only if it is no better than guessing at all (a GPT-2
 just below guessing had been ended at a rate below two that train); the runs concerned were made again. Amended when two thirds
 of it were there: guessing is measured on the text that runs are measured on (before, on other text: 0.26 nats off for masked
-models; the recorded losses were judged again, and the runs that were undecided then made again), and a run that trains decides nothing where a lower rate of the same design has more than twice its
-improvement after as many updates. Such runs collapse at a high rate and recover, some hundreds of updates later: a warning is
-right, and so is none.
+models; the recorded losses were judged again, and the runs that were undecided then made again), and a run that trains decides
+nothing where a lower rate of the same design has more than twice its improvement after as many updates. Such runs collapse at a
+high rate and recover, some hundreds of updates later: a warning is right, and so is none.
 """
 
 from __future__ import annotations
