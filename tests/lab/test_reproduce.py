@@ -113,7 +113,7 @@ def test_an_item_gathers_every_number_that_its_claims_need(name: str, lab: Lab) 
 @pytest.mark.parametrize("name", reproduce.PLACES)
 def test_an_item_says_what_it_needs(name: str) -> None:
     item = reproduce.find_item(name)
-    assert {"paper", "small"} & item.needs.keys() and all(
+    assert {"paper", "medium", "small"} & item.needs.keys() and all(
         needs.hours > 0 and needs.gigabytes > 0 for needs in item.needs.values()
     )
     assert item.table({}).rows or name in (
@@ -351,7 +351,7 @@ def test_what_a_run_s_weights_showed_is_kept_without_them(real: Lab, tmp_path: P
 
 
 def test_a_result_that_lacks_runs_says_so_and_is_measured_again(real: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    item = replace(plain(lambda lab: lab.train_all([ONE, OTHER])), table=quality.tabulated_2)
+    item = replace(plain(lambda lab: lab.train_all([ONE, OTHER])), table=quality.TABLE_2.table)
     monkeypatch.setattr(reproduce, "find_item", lambda name: item)
     with pytest.raises(ConfigError, match="no run of figure-3 is finished"):
         reproduce.reproduce("figure-3", replace(real, train=("none",)))

@@ -298,6 +298,27 @@ QUALITY = [
         seeds=3,
     ),
     Claim(
+        "larger-post-ln-fails", "europarl", "Figure 1, Section 5.1",
+        "18-layer Post-LN fails to train; Pre-LN and Admin train.",
+        "improvement over guessing in nats, 18 layers of width 128",
+        ("post_ln_18.improvement < 0.1", "pre_ln_18.improvement >= 1.0", "admin_18.improvement >= 1.0"),
+        seeds=2,
+    ),
+    Claim(
+        "larger-admin-ends-lower", "europarl", "Section 5.1, Figure 1",
+        "18-layer Admin ends with a lower loss than Pre-LN.",
+        "validation loss in nats, 18 layers of width 128",
+        ("admin_18.loss < pre_ln_18.loss",),
+        seeds=2,
+    ),
+    Claim(
+        "larger-admin-at-least-pre-ln", "europarl", "Table 2",
+        "18-layer Admin's BLEU is at least Pre-LN's.",
+        "test BLEU, 18 layers of width 128",
+        ("admin_18.bleu >= pre_ln_18.bleu",),
+        seeds=2,
+    ),
+    Claim(
         "rezero-loses", "table-3", "Section 5.3, Table 3",
         "ReZero loses 1 to 2 BLEU on a 6-layer model.",
         "test BLEU, Post-LN − ReZero",

@@ -38,6 +38,7 @@ PLACES: dict[str, str] = {
     "table-2": "quality.TABLE_2",
     "table-3": "quality.TABLE_3",
     "table-4": "quality.TABLE_4",
+    "europarl": "quality.EUROPARL",
     "warmup": "variants.WARMUP",
     "initialisations": "variants.INITIALISATIONS",
     "rescaled": "variants.RESCALED",

@@ -24,7 +24,7 @@ class Needs:
 
     data: str
     hours: float
-    """Wall-clock hours, one seed: on two CPU cores at tiny and small, on the paper's GPUs at paper."""
+    """Wall-clock hours, one seed: on two CPU cores up to medium, on the paper's GPUs at paper."""
     gigabytes: float
     """Memory, or memory of each GPU."""
 

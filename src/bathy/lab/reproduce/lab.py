@@ -124,14 +124,14 @@ class Lab:
         self.used[run.name] = recipe(self.scale.configs[spec.dataset], [*place, *spec.config_changes()])
         return self.used[run.name]
 
-    def short_runs(self, dataset: str = "ende") -> tuple[int, int]:
-        """Updates and warm-up of runs that need to show only whether they train."""
+    def full_length(self, dataset: str = "ende") -> tuple[int, int]:
+        """Updates and warm-up of the scale's recipe."""
         plain = recipe(self.scale.configs[dataset])
-        return self.scale.short[0] or plain.train.steps, self.scale.short[1] or plain.optim.warmup
+        return plain.train.steps, plain.optim.warmup
 
-    def short_changes(self, dataset: str = "ende") -> tuple[str, str]:
-        """The same as changes of a config."""
-        steps, warmup = self.short_runs(dataset)
+    def short_changes(self) -> tuple[str, str]:
+        """Changes of a config for runs that need to show only whether they train."""
+        steps, warmup = (short or full for short, full in zip(self.scale.short, self.full_length(), strict=True))
         return f"train.steps={steps}", f"optim.warmup={warmup}"
 
     def fresh(self, spec: Spec, seed: int) -> Transformer:

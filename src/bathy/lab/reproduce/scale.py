@@ -1,4 +1,4 @@
-"""Scales: how large an item is measured. tiny shows it in minutes, small takes hours, paper is the published recipe."""
+"""Scales: how large an item is measured: tiny in minutes, small in hours, medium in a day; paper is the published recipe."""
 
 from __future__ import annotations
 
@@ -77,13 +77,29 @@ SCALES: dict[str, Scale] = {
         deepest=36,
         depths=DEPTHS,
         step=1e-6,
-        short=(600, 130),
+        short=(600, 150),
         rates=("1e-3", "2e-3", "3e-3", "4e-3", "5e-3"),
         grid_steps=600,
         demonstration=(1000, 450, 75, 1024),
         low_rates=("1e-4", "2e-4", "3e-4", "4e-4", "5e-4"),
         test="test_2016_flickr",
         data="Multi30k: a folder of raw text (train.de, train.en, val.de …) or a prepared one",
+    ),
+    "medium": Scale(
+        "medium",
+        "a day on two cores, Europarl",
+        dict.fromkeys(("iwslt", "ende", "enfr"), "medium"),
+        SMALL_SHAPE,
+        draws=24,
+        tokens=1024,
+        deepest=36,
+        depths=DEPTHS,
+        step=1e-6,
+        short=(0, 0),
+        rates=(),
+        grid_steps=0,
+        demonstration=(0, 0, 0, 0),
+        data="Europarl: a folder of raw text (train.de, train.en, valid.de, test.de …) or a prepared one",
     ),
     "paper": Scale(
         "paper",
