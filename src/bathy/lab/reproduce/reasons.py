@@ -10,6 +10,9 @@ SHORT = "These runs end after 600 updates"
 REASONS: dict[str, str] = {
     "pre-ln-early-not-late": "6-layer Post-LN stays behind, though the recipe was chosen on it alone. Width and length are far "
     "below the paper's; which of the two matters was not examined.",
+    "shallow-alike": "Post-LN alone is behind, by a fifth; Admin and Pre-LN are 3 % apart.",
+    "admin-depends-more-late": "Trained branches point the same way, so every β falls. Relative to the other branches Admin leans "
+    "on its own more than at the start, and more than Pre-LN does.",
     "admin-vanishes-too": "The drop lies across cross-attention, and ω makes the share of that branch smaller from the start.",
     "adam-change-magnitudes": "“Multiple magnitudes” was read as a factor of at least 100; ours is 14.",
     "other-initialisations-fail": "ReZero and FixUp train at width 64 without an overflow; larger widths were not examined.",
