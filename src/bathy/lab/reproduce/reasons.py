@@ -14,6 +14,7 @@ REASONS: dict[str, str] = {
     "admin-depends-more-late": "Trained branches point the same way, so every β falls. Relative to the other branches Admin leans "
     "on its own more than at the start, and more than Pre-LN does.",
     "admin-vanishes-too": "The drop lies across cross-attention, and ω makes the share of that branch smaller from the start.",
+    "admin-trains-though-gradients-vanish": "It converges, but its gradients hardly vanish: see the same claim of Figure 3.",
     "adam-change-magnitudes": "“Multiple magnitudes” was read as a factor of at least 100; ours is 14.",
     "other-initialisations-fail": "ReZero and FixUp train at width 64 without an overflow; larger widths were not examined.",
     "dropout-and-half-precision-to-blame": "ReZero and FixUp train with both, so there is no failure to explain.",
