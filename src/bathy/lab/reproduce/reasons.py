@@ -11,7 +11,7 @@ REASONS: dict[str, str] = {
     "pre-ln-early-not-late": "6-layer Post-LN stays behind, though the recipe was chosen on it alone. Width and length are far "
     "below the paper's; which of the two matters was not examined.",
     "shallow-alike": "Post-LN alone is behind, by a fifth; Admin and Pre-LN are 3 % apart.",
-    "admin-depends-more-late": "Trained branches point the same way, so every β falls. Relative to the other branches Admin leans "
+    "admin-depends-more-late": "Trained branches point the same way, so every β falls. Relative to other branches Admin leans "
     "on its own more than at the start, and more than Pre-LN does.",
     "admin-vanishes-too": "The drop lies across cross-attention, and ω makes the share of that branch smaller from the start.",
     "admin-trains-though-gradients-vanish": "It converges, but its gradients hardly vanish: see the same claim of Figure 3.",
