@@ -274,14 +274,6 @@ def test_a_reason_belongs_to_a_claim_and_stands_beside_what_is_not_reproduced(tm
     assert REASONS["admin-vanishes-too"] in row and summary(document).count(REASONS["admin-vanishes-too"]) == 1
 
 
-def test_a_recovered_outcome_is_named(tmp_path: Path) -> None:
-    write(tmp_path / "figure-3", plain(), Measured({"run.loss": {"1111": 1.5, "2222": 1.6}}), ORIGIN)
-    for seed, loss in (("1111", 1.5), ("2222", 9.9)):
-        write_json(tmp_path / f"figure-3/configs/run_{seed}.toml", {})
-        write_json(tmp_path / f"runs/run_{seed}/outcome.json", {"origin": {"recovered": "so"}, "outcome": {"loss": loss}})
-    assert "not from a run's own files: `run` (1111)." in page(plain(), tmp_path / "figure-3")
-
-
 def test_a_published_run_is_not_trained_again(lab: Lab, tmp_path: Path) -> None:
     document, results, spec = tmp_path / "results.md", tmp_path / "work/tiny", Spec("post_ln_6", "post_ln", 6)
     document.write_text("# Results\n")

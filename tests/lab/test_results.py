@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bathy.files import write_json, write_text
+from bathy.files import read_json, write_json, write_text
 from bathy.lab.bench.postmortem.design import AS_WELL, CAUSES, PER_CAUSE, TRAINED
 from bathy.lab.reproduce.folder import judged, plain, read_numbers
 from bathy.lab.reproduce.publish import BLOCK, refreshed
@@ -49,6 +49,9 @@ def test_every_kept_run_stands_behind_a_published_number(run: Path) -> None:
     seed, published = run.name.rpartition("_")[2], [read_numbers(folder)[0].items() for folder in FOLDERS]
     losses = [value for numbers in published for name, value in numbers if name.endswith(".loss")]
     assert read_run(run).outcome.loss in [value[seed] for value in losses if isinstance(value, dict) and seed in value]
+    assert read_json(run / "outcome.json")["origin"].keys() <= {"command", "versions", "machine"}, (
+        "a run wrote it, nothing else"
+    )
 
 
 def bench(name: str) -> dict[str, Any]:

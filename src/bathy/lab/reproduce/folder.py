@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bathy.clinic import plots, readings
 from bathy.errors import DataError
-from bathy.files import read_json, write_json, write_text
+from bathy.files import write_json, write_text
 from bathy.lab.claims import Verdict, claims_of, judge
 from bathy.lab.reproduce.item import Item, Measured, Value
 from bathy.lab.runs import FORMERLY
@@ -79,26 +79,12 @@ def page(item: Item, folder: Path, figure: str = "figure.svg") -> str:
         parts.append(f"![{item.title}]({figure})")
     if origin.get("missing"):
         parts.append(f"Not trained yet, and left out: {_by_run(origin['missing'])}.")
-    if recovered := _recovered(folder, numbers):
-        parts.append(f"Recovered from earlier published numbers and figures, not from a run's own files: {_by_run(recovered)}.")
     parts += [_verdict(verdict) for verdict in judged(item.name, numbers)]
     if origin.get("bleu"):
         parts.append(f"BLEU: `{origin['bleu']}`")
     before = f", runs trained before and not counted: {origin['before']}" if origin.get("before") else ""
     parts.append(f"`{origin['command']}`, {origin['seconds']:.0f} s{before}")
     return "\n\n".join(parts)
-
-
-def _recovered(folder: Path, numbers: Mapping[str, Value]) -> list[str]:
-    """Runs behind the numbers whose outcome says that it was recovered."""
-    losses = [value for name, value in numbers.items() if name.endswith(".loss") and isinstance(value, dict)]
-    found = []
-    for config in sorted((folder / "configs").glob("*.toml")):
-        path, seed = folder.parent / "runs" / config.stem / "outcome.json", config.stem.rpartition("_")[2]
-        kept = read_json(path) if path.exists() else {}
-        if "recovered" in kept.get("origin", {}) and kept["outcome"]["loss"] in [value.get(seed) for value in losses]:
-            found.append(config.stem)
-    return found
 
 
 def _by_run(names: Sequence[str]) -> str:
