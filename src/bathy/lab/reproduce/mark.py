@@ -56,7 +56,7 @@ MULTI30K = Item(
 )
 MULTI30K_DEEP = Item(
     "multi30k-deep",
-    "The same mark with depth",
+    "A published mark on Multi30k English→German, with depth",
     "Not in the paper: the same recipe with 12 layers of Admin, at a rate of 2e-3 instead of 5e-3; and with 6 layers, "
     "dropout in attention and after ReLU, and BPE-dropout.",
     {"small": Needs("Multi30k", 9.0, 3.3)},
