@@ -50,8 +50,6 @@ def test_every_kept_run_stands_behind_a_published_number(run: Path) -> None:
     losses = [value for numbers in published for name, value in numbers if name.endswith(".loss")]
     assert read_run(run).outcome.loss in [value[seed] for value in losses if isinstance(value, dict) and seed in value]
     assert "recovered" not in read_json(run / "outcome.json")["origin"], "what no run wrote is no result"
-        "a run wrote it, nothing else"
-    )
 
 
 def bench(name: str) -> dict[str, Any]:
