@@ -179,6 +179,7 @@ class Lab:
         kept = self.kept and self.kept / Path(config.train.run).name
         if not kept or not ended(config, kept) or not (kept / file).exists():
             return None
+        self.missing.discard(kept.name)
         self.before.add(config.train.run)
         return kept
 

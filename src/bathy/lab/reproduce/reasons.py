@@ -18,7 +18,6 @@ REASONS: dict[str, str] = {
     "adam-change-magnitudes": "“Multiple magnitudes” was read as a factor of at least 100; ours is 14.",
     "other-initialisations-fail": "ReZero and FixUp train at width 64 without an overflow; larger widths were not examined.",
     "dropout-and-half-precision-to-blame": "ReZero and FixUp train with both, so there is no failure to explain.",
-    "rescaled-equals-admin": f"{SHORT}, with the rescaled weights ahead; longer ones were not examined.",
     "rescaled-less-stable-in-half": "Neither form overflows at 6 layers and width 64.",
     "grid-post-ln-fails-often": "All runs improve on guessing; those of high rates ignore the source, which is not counted.",
     "grid-post-ln-better-when-it-trains": f"{SHORT}, with Post-LN the slowest; longer ones were not examined.",
