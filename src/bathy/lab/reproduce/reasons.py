@@ -15,6 +15,7 @@ REASONS: dict[str, str] = {
     "on its own more than at the start, and more than Pre-LN does.",
     "admin-vanishes-too": "The drop lies across cross-attention, and ω makes the share of that branch smaller from the start.",
     "admin-trains-though-gradients-vanish": "It converges, but its gradients hardly vanish: see the same claim of Figure 3.",
+    "depth-helps-admin": "With Pre-LN, too, 18 layers are behind 6 after these 4,000 updates; longer runs were not examined.",
     "adam-change-magnitudes": "“Multiple magnitudes” was read as a factor of at least 100; ours is 14.",
     "other-initialisations-fail": "ReZero and FixUp train at width 64 without an overflow; larger widths were not examined.",
     "dropout-and-half-precision-to-blame": "ReZero and FixUp train with both, so there is no failure to explain.",
