@@ -43,7 +43,9 @@ def reproduce(
     from bathy.lab.reproduce.scale import SCALES, find_scale
 
     if show or not items:
-        console.out.print(console.table("items: data, time and memory at each scale", ["item", *SCALES], lab.listing()))
+        listed = console.table("items: data, time and memory at each scale", ["item", *SCALES], lab.listing())
+        listed.columns[0].no_wrap = True
+        console.out.print(listed)
         for known in SCALES.values():
             console.out.print(f"{known.name}: {known.purpose}")
         return
