@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from bathy.errors import ConfigError, unknown
 
+DEPTHS = (1, 2, 4, 6, 9, 12, 18, 24)
+
 
 @dataclass(frozen=True)
 class Scale:
@@ -17,23 +19,23 @@ class Scale:
     """Dataset of the paper (iwslt, ende, enfr), or multi30k, to the config in `recipes/` that stands for it."""
     shape: dict[str, int]
     """Width, FFN and heads of models that are examined at the start only."""
-    draws: int
+    draws: int = 24
     """Models drawn for averages over seeds."""
-    tokens: int
+    tokens: int = 1024
     """Tokens of the batch on which models are examined."""
-    deepest: int
+    deepest: int = 36
     """Layers of the deepest encoder in Figure 4."""
-    depths: tuple[int, ...]
+    depths: tuple[int, ...] = DEPTHS
     """Depths of fresh models for Figure 4's step of Adam."""
-    step: float
+    step: float = 1e-6
     """That step's learning rate; small enough that the deepest change does not saturate."""
-    short: tuple[int, int]
+    short: tuple[int, int] = (0, 0)
     """Updates and warm-up of runs that need to show only whether they train; 0: those of the recipe."""
-    rates: tuple[str, ...]
+    rates: tuple[str, ...] = ()
     """Learning rates of Figure 10's grid."""
-    grid_steps: int
+    grid_steps: int = 0
     """Updates of its runs."""
-    demonstration: tuple[int, int, int, int]
+    demonstration: tuple[int, int, int, int] = (0, 0, 0, 0)
     """Layers, updates, warm-up and tokens of the deepest models."""
     test: str = "test"
     """The split that is translated."""
@@ -49,7 +51,6 @@ class Scale:
 
 
 SMALL_SHAPE = {"width": 128, "ffn": 512, "heads": 4}
-DEPTHS = (1, 2, 4, 6, 9, 12, 18, 24)
 
 SCALES: dict[str, Scale] = {
     "tiny": Scale(
@@ -57,11 +58,7 @@ SCALES: dict[str, Scale] = {
         "minutes on two cores, toy corpus",
         dict.fromkeys(("iwslt", "ende", "enfr"), "tiny"),
         SMALL_SHAPE,
-        draws=24,
         tokens=512,
-        deepest=36,
-        depths=DEPTHS,
-        step=1e-6,
         short=(240, 50),
         rates=("2e-4", "4e-4", "6e-4", "8e-4", "1e-3"),
         grid_steps=200,
@@ -72,11 +69,6 @@ SCALES: dict[str, Scale] = {
         "hours on two cores, Multi30k",
         {"iwslt": "small", "ende": "small", "enfr": "small", "multi30k": "multi30k_ende"},
         SMALL_SHAPE,
-        draws=24,
-        tokens=1024,
-        deepest=36,
-        depths=DEPTHS,
-        step=1e-6,
         short=(600, 150),
         rates=("1e-3", "2e-3", "3e-3", "4e-3", "5e-3"),
         grid_steps=600,
@@ -90,15 +82,6 @@ SCALES: dict[str, Scale] = {
         "a day on two cores, Europarl",
         dict.fromkeys(("iwslt", "ende", "enfr"), "medium"),
         SMALL_SHAPE,
-        draws=24,
-        tokens=1024,
-        deepest=36,
-        depths=DEPTHS,
-        step=1e-6,
-        short=(0, 0),
-        rates=(),
-        grid_steps=0,
-        demonstration=(0, 0, 0, 0),
         data="Europarl: a folder of raw text (train.de, train.en, valid.de, test.de …) or a prepared one",
     ),
     "paper": Scale(
@@ -106,12 +89,9 @@ SCALES: dict[str, Scale] = {
         "the published recipe, for GPUs",
         {"iwslt": "paper_iwslt14_deen", "ende": "paper_wmt14_ende", "enfr": "paper_wmt14_enfr"},
         {"width": 512, "ffn": 2048, "heads": 8},
-        draws=24,
         tokens=4096,
         deepest=100,
         depths=(*DEPTHS, 36, 60, 100),
-        step=1e-6,
-        short=(0, 0),
         rates=("1e-4", "2e-4", "3e-4", "4e-4", "5e-4"),
         grid_steps=100_000,
         demonstration=(1000, 20_000, 4000, 4096),
