@@ -11,7 +11,7 @@ from bathy.core.residual import Residual, Scale, Shift
 from bathy.core.schemes import SCHEMES
 from bathy.core.transformer import Stack, TransformerConfig
 
-STEP, ROW, LEFT = 62, 86, 165
+STEP, ROW, LEFT = 62, 86, 230
 """Pixels from part to part, from row to row, and before the stream starts."""
 
 STYLE = """text{font:13px sans-serif;fill:#222}.name{font-weight:600}.note{font-size:11px;fill:#666}
