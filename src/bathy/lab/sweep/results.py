@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bathy import console
+from bathy.clinic import plots
 from bathy.errors import MissingExtraError, require
 from bathy.files import replacing
 from bathy.lab.sweep.grid import Grid
@@ -86,8 +87,8 @@ def report(sweep: Sweep) -> None:
     except MissingExtraError as error:
         console.err.print(f"no heat map: {error}", markup=False)
         return
-    drawn.save(str(sweep.out / "heat_map.svg"))
-    drawn.save(str(sweep.out / "heat_map.png"), ppi=150)
+    for kind in ("svg", "png"):
+        plots.save(drawn, sweep.out / f"heat_map.{kind}")
 
 
 def _cell(row: Row, measure: str, others: Sequence[str], y: str, x: str) -> Row:
