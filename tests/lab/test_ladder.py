@@ -119,6 +119,40 @@ def test_a_ladder_grows_in_its_folder_and_is_resumed_from_what_is_published(toy_
     assert {path.suffix for path in (tmp_path / "docs/mine").iterdir()} == {".csv", ".json", ".svg", ""}
 
 
+def test_a_ladder_on_your_own_text_is_one_command(tmp_path: Path) -> None:
+    text, config, out = tmp_path / "mine.txt", tmp_path / "c.toml", tmp_path / "ladder"
+    text.write_text("Deep calleth unto deep at the noise of thy waterspouts.\n" * 40, encoding="utf-8")
+    config.write_text(
+        "[task]\nkind = 'language'\n[prepare]\nvocabulary = 'character'\n[data]\npath = 'nowhere'\n"
+        "[model]\ndecoder_layers = 1\nwidth = 16\nffn = 16\nheads = 2\ncontext = 16\n[optim]\nwarmup = 2\n"
+        "[train]\ntokens = 64\nsteps = 3\n"
+    )
+    options = ["--raw", str(text), "--depths", "1", "--schemes", "admin", "--rates", "1e-3", "--out", str(out)]
+    planned = CliRunner().invoke(app, ["ladder", str(config), *options, "--plan"])
+    assert planned.exit_code == 0 and "core-hours in all" in planned.output, planned.output
+    done = CliRunner().invoke(app, ["ladder", str(config), *options])
+    assert done.exit_code == 0 and "run 1 of 1: decoder_layers=1" in done.stderr, done.output
+    assert len(json.loads((out / "ladder.json").read_text())["runs"]) == 1
+    text.write_text("Another text altogether, and not that one.\n" * 40, encoding="utf-8")
+    refused = CliRunner().invoke(app, ["ladder", str(config), *options])
+    assert isinstance(refused.exception, ConfigError) and "the text; choose a different" in str(refused.exception)
+
+
+def test_runs_of_other_settings_are_refused_not_taken_for_the_ladders(toy_data: Path, tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    model = "width = 16\nffn = 16\nheads = 2\n"
+    config.write_text(f"[data]\npath = '{toy_data}'\n[model]\n{model}[optim]\nwarmup = 2\n[train]\ntokens = 128\nsteps = 2\n")
+    out = ["--out", str(tmp_path / "out")]
+    for command in (["ladder", str(config), "--depths", "1", "--schemes", "admin", "--rates", "1e-3", *out],
+                    ["sweep", str(config), "--grid", "optim.lr=1e-3", *out]):  # fmt: skip
+        assert CliRunner().invoke(app, [*command, "--set", "model.norm=rms"]).exit_code == 0
+        files = {path: path.read_bytes() for path in (tmp_path / "out").rglob("outcome.json")}
+        refused = CliRunner().invoke(app, [*command, "--set", "train.steps=3"])
+        assert isinstance(refused.exception, ConfigError)
+        assert "train.steps, model.norm; choose a different" in str(refused.exception)
+        assert files == {path: path.read_bytes() for path in files}
+
+
 PAGE = Path(__file__).parents[2] / "docs/ladder.md"
 
 

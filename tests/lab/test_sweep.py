@@ -1,11 +1,13 @@
 """Sweeps: every point once, in a folder of its own; a second call does only what is missing; results as table and picture."""
 
 import csv
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from bathy.errors import ConfigError
+from bathy.errors import ConfigError, InUse
 from bathy.lab.runs import Outcome
 from bathy.lab.sweep import Grid, Sweep, changes, connect, folder_name, work
 from bathy.lab.sweep.grid import Point
@@ -103,6 +105,57 @@ def test_a_worker_that_sends_heartbeats_keeps_its_trial(tmp_path: Path) -> None:
     for _ in range(2):
         fail_silent_trials(study, 0.0, silent)
     assert study.trials[0].state.name == "RUNNING" and not silent
+
+
+def test_two_workers_never_take_one_trial(tmp_path: Path) -> None:
+    """SQLite locks no rows: both read that a trial waits before either writes that it runs."""
+    from optuna.trial import TrialState
+
+    sweep = Sweep(Grid.parse(AXES), tmp_path)
+    study = connect(sweep)
+    for point in sweep.grid.points * 4:
+        study.enqueue_trial({}, user_attrs={"point": point})
+    trials = [trial._trial_id for trial in study.get_trials()]
+    together = threading.Barrier(2)
+
+    def take_all(_: int) -> list[bool]:
+        storage = connect(sweep)._storage
+        return [together.wait() >= 0 and storage.set_trial_state_values(trial, TrialState.RUNNING) for trial in trials]
+
+    with ThreadPoolExecutor(2) as workers:
+        one, other = workers.map(take_all, range(2))
+    assert all(a != b for a, b in zip(one, other, strict=True))
+
+
+def test_a_point_whose_folder_is_in_use_is_left_to_whoever_uses_it(tmp_path: Path) -> None:
+    sweep, run = Sweep(Grid.parse(AXES[1:]), tmp_path, heartbeat=1, grace=2), Runner()
+
+    def in_use_once(point: Point, folder: Path) -> Outcome:
+        outcome = run(point, folder)
+        if len(run.folders) == 1:
+            raise InUse("in use by another process")
+        return outcome
+
+    work(sweep, in_use_once, poll=0.1)
+    assert run.folders[0] == run.folders[-1], "the others came first"
+    assert [row["state"] for row in rows(connect(sweep), sweep.grid)] == ["trained"] * 4
+
+
+def test_a_worker_that_was_taken_for_dead_ends_its_run_and_goes_on(tmp_path: Path) -> None:
+    """A machine that slept: another worker has failed its trial; the outcome lies in the folder and is not lost."""
+    from optuna.trial import TrialState
+
+    sweep, run = Sweep(Grid.parse(AXES[1:]), tmp_path), Runner()
+    study = connect(sweep)
+
+    def slow_once(point: Point, folder: Path) -> Outcome:
+        if not run.folders:
+            study._storage.set_trial_state_values(study.get_trials(states=(TrialState.RUNNING,))[0]._trial_id, TrialState.FAIL)
+        return run(point, folder)
+
+    work(sweep, slow_once)
+    assert len(run.folders) == 5 and len(set(run.folders)) == 4
+    assert [row["state"] for row in rows(study, sweep.grid)] == ["trained"] * 4
 
 
 def test_a_grid_with_other_words_joins_the_study(tmp_path: Path) -> None:

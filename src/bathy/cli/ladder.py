@@ -12,6 +12,9 @@ from bathy.cli.options import Set, output_folder
 
 def ladder(
     config: Annotated[Path, typer.Argument(help="TOML file of a run; its depth, scheme, rate and seed are replaced.")],
+    raw: Annotated[
+        Path | None, typer.Option(help="Your own text instead of the config's, as `bathy prepare` takes it; goes to OUT/data.")
+    ] = None,
     depths: Annotated[str, typer.Option(help="Layers of each stack, with commas between.")] = "6,12,24,48",
     schemes: Annotated[str, typer.Option(help="Rows of bathy.SCHEMES, with commas between.")] = "post_ln,pre_ln,admin",
     rates: Annotated[str, typer.Option(help="Learning rates, with commas between.")] = "3e-4,1e-3,3e-3",
@@ -31,6 +34,8 @@ def ladder(
     """Train every depth × scheme × rate × seed of a config and draw what comes out; the same command again resumes.
 
     Example: bathy ladder configs/multi30k_tiny.toml --depths 6,12,24 --schemes post_ln,pre_ln,admin --rates 1e-3,3e-3 --plan
+
+    Example: bathy ladder configs/lm_tinyshakespeare_ladder.toml --raw my_texts --out ladder/mine --plan
     """
     from bathy import console
     from bathy.lab.ladder.gather import restore
@@ -39,10 +44,16 @@ def ladder(
     from bathy.lab.ladder.page import report
     from bathy.lab.ladder.publish import kept
     from bathy.lab.ladder.publish import publish as update
+    from bathy.settings import change
+    from bathy.tasks import prepare_data
 
+    own = [change("prepare.raw", raw), change("data.path", out / "data")] if raw else []
     names = tuple(name.strip() for name in schemes.split(",") if name.strip())
     chosen = tuple(rate.strip() for rate in rates.split(",") if rate.strip())
-    whole = Ladder(config, numbers(depths, "depths"), names, chosen, numbers(seeds, "seeds", least=0), out, tuple(set_ or ()))
+    settings = (*(set_ or ()), *own)
+    whole = Ladder(config, numbers(depths, "depths"), names, chosen, numbers(seeds, "seeds", least=0), out, settings)
+    if raw:
+        console.out.print(prepare_data(config, settings))
     if plan:
         rows = make_plan(whole)
         columns = ["layers", "scheme", "CPU-s per update", "runs", "core-hours"]

@@ -31,13 +31,9 @@ def prepare(
     """
     from bathy.console import out as screen
     from bathy.settings import change
-    from bathy.tasks import check_data_kind, kind_in_config, part
+    from bathy.tasks import prepare_data
 
     flags: dict[str, object] = {"prepare.raw": raw, "data.path": out, "prepare.source": source, "prepare.target": target}
     others = {"task.kind": task, "data.vocab": vocab, "prepare.workers": workers}
     changes = [change(key, value) for key, value in (flags | others).items() if value is not None] + (set_ or [])
-    kind = kind_in_config(config, changes)
-    settings = part(kind, "settings").read_preparing(config, changes)
-    check_data_kind(settings.data.folders[0], kind)
-    manifest = part(kind, "prepare").prepare(settings)
-    screen.print(part(kind, "overview").summary(settings.data.folders[0], manifest))
+    screen.print(prepare_data(config, changes))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -168,10 +169,18 @@ def read_run(folder: Path) -> Run:
 
 def ended(config: Config, folder: Path) -> bool:
     """Whether the folder holds the outcome of this config with this data, of a run that was trained to its end."""
-    if not (folder / "outcome.json").exists():
-        return False
-    found, wanted = _read_outcome(folder), identity(config)
-    return _same_text(found.get("data"), wanted["data"]) and _current(config, found.get("config", {})) == wanted["config"]
+    return (folder / "outcome.json").exists() and not differences(config, _read_outcome(folder))
+
+
+def differences(config: Config, found: dict[str, Any], but: Collection[str] = ()) -> list[str]:
+    """What a config decides otherwise than an identity that was written down: `section.key`s, all `but` some, and the text."""
+    wanted, written = identity(config), _current(config, found.get("config", {}))
+    if written is None:
+        return ["settings that this version does not read"]
+    pairs = [(name, key) for name, section in wanted["config"].items() for key in section]
+    changed = [f"{name}.{key}" for name, key in pairs if written[name][key] != wanted["config"][name][key]]
+    text = [] if _same_text(found.get("data"), wanted["data"]) else ["the text"]
+    return [key for key in changed if key not in but] + text
 
 
 def _same_text(found: Any, wanted: Any) -> bool:

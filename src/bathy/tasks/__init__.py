@@ -56,6 +56,15 @@ def make_task(config: Any) -> Task:
     return part(config.task.kind, "task").make(config)
 
 
+def prepare_data(path: Path | None, changes: Sequence[str] = ()) -> Any:
+    """Make a config's data folder from its raw text, where that is not done; returns what it holds, to be printed."""
+    kind = kind_in_config(path, changes)
+    settings = part(kind, "settings").read_preparing(path, changes)
+    folder = settings.data.folders[0]
+    check_data_kind(folder, kind)
+    return part(kind, "overview").summary(folder, part(kind, "prepare").prepare(settings))
+
+
 def kind_in_config(path: Path | None, changes: Sequence[str] = ()) -> str:
     """The kind of task that a config file is for."""
     return _kind(read_sections(path, changes))

@@ -2,7 +2,7 @@
 
 A worker that dies stops its heartbeat, or never sends one; after the grace period another one puts its point back into
 the queue and resumes the run in the point's own folder. Every act is safe to repeat: what two workers do twice at once is
-dropped.
+dropped, and one that was taken for dead (a machine that slept) ends its run, which the study reads from its folder.
 """
 
 from __future__ import annotations
@@ -10,19 +10,20 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bathy.errors import ConfigError, TrainingError, keep_address_secret, require
+from bathy.errors import ConfigError, InUse, TrainingError, keep_address_secret, require
 from bathy.lab.runs import Outcome
 from bathy.lab.sweep.grid import Grid, Point, folder_name
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
-    from optuna.trial import FrozenTrial
+    from optuna.storages import RDBStorage
+    from optuna.trial import FrozenTrial, TrialState
 
 Runner = Callable[[Point, Path], Outcome]
 """Trains the run of a point in its folder, from its last checkpoint where there is one."""
@@ -70,7 +71,7 @@ def connect(sweep: Sweep) -> Study:
     for wait in (*RETRY_AFTER, None):
         try:
             with _quiet():
-                storage = optuna.storages.RDBStorage(
+                storage = _storage_class()(
                     url, engine_kwargs=engine, heartbeat_interval=sweep.heartbeat, grace_period=sweep.grace
                 )
                 return optuna.create_study(storage=storage, study_name=sweep.name, load_if_exists=True)
@@ -81,6 +82,21 @@ def connect(sweep: Sweep) -> Study:
     raise AssertionError("the last try returns or raises")
 
 
+def _storage_class() -> type[RDBStorage]:
+    """Optuna's storage, from which one worker at a time takes a trial: SQLite locks no rows, and two may take the same."""
+    from filelock import FileLock
+    from optuna.storages import RDBStorage
+
+    class Storage(RDBStorage):
+        def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
+            place = self.engine.url
+            alone = FileLock(f"{place.database}.lock") if place.drivername.startswith("sqlite") and place.database else None
+            with alone or nullcontext():
+                return super().set_trial_state_values(trial_id, state, values)
+
+    return Storage
+
+
 def work(sweep: Sweep, run: Runner, poll: float = 1.0) -> None:
     """Run points until none is left, also those of workers that die meanwhile."""
     study = connect(sweep)
@@ -88,7 +104,7 @@ def work(sweep: Sweep, run: Runner, poll: float = 1.0) -> None:
     try:
         while (state := next_state(study, sweep, silent)) != "done":
             if state == "waiting":
-                study.optimize(lambda trial: _objective(trial, sweep, run), n_trials=1)
+                _run_next(study, sweep, run)
             else:
                 time.sleep(poll)
     except _database_errors() as error:
@@ -131,6 +147,31 @@ def fail_silent_trials(study: Study, grace: float, silent: Silent) -> None:
         if time.monotonic() - silent.setdefault(trial, time.monotonic()) > grace:
             with suppress(UpdateFinishedTrialError):  # another worker was quicker
                 storage.set_trial_state_values(trial, state=TrialState.FAIL)
+
+
+def _run_next(study: Study, sweep: Sweep, run: Runner) -> None:
+    """Take the next point; leave it where another worker is in its folder, or where this one was taken for dead meanwhile."""
+    from optuna import TrialPruned
+    from optuna.exceptions import UpdateFinishedTrialError
+
+    left = []
+
+    def objective(trial: Trial) -> float:
+        try:
+            return _objective(trial, sweep, run)
+        except InUse:
+            trial.set_user_attr("skipped", "another worker is in its folder")
+            left.append(sweep.heartbeat)
+        except UpdateFinishedTrialError:
+            left.append(0)
+        raise TrialPruned
+
+    try:
+        study.optimize(objective, n_trials=1)
+    except ValueError:  # Optuna's word for a trial that another worker has ended
+        if not left:
+            raise
+    time.sleep(sum(left))
 
 
 def _objective(trial: Trial, sweep: Sweep, run: Runner) -> float:
