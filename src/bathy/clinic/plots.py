@@ -183,6 +183,8 @@ def save(chart: altair.Chart, path: str | Path) -> None:
     kind: Any = path.suffix.removeprefix(".")
     if kind not in ("png", "svg", "pdf", "json"):
         raise ConfigError(f"{path} ends in {path.suffix or 'nothing'}; a figure is saved as .png, .svg, .pdf or .json")
+    if kind == "svg":  # whose text is drawn with the reader's font, which may be wider than the one it was laid out with
+        chart = chart.properties(padding={"left": 5, "top": 5, "bottom": 5, "right": 20})
     with replacing(path) as temporary:
         chart.save(str(temporary), format=kind, scale_factor=2 if kind == "png" else 1)
 
