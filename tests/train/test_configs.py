@@ -13,6 +13,7 @@ from bathy.kernels.library import products_by
 from bathy.tasks import make_task, read_config
 from bathy.train import plan as module
 from bathy.train.activations import activation_bytes
+from bathy.train.averaging import SHARE, WIDE
 from bathy.train.plan import make_plan
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))
@@ -45,6 +46,14 @@ def test_a_config_is_read_and_says_how_to_use_it(path: Path) -> None:
     assert text.count("#") > 5
     if path.stem in PRESETS:
         assert config.model == PRESETS[path.stem]
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_no_config_averages_so_much_of_its_run_that_it_is_warned_of(path: Path) -> None:
+    config: Any = read_config(path)
+    average = config.decode.average if config.task.kind == "translation" else 0
+    length, interval = (config.train.epochs, 1) if config.train.save_epochs else (config.train.steps, config.train.save_every)
+    assert (average or SHARE if average < 1 else (average - 1) * interval / length) <= WIDE
 
 
 @pytest.mark.parametrize("name", MILLIONS)
