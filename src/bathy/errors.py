@@ -89,6 +89,13 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     return f"there is no {kind} {name!r}.{nearest(name, names)} Known: {', '.join(names)}."
 
 
+def some(names: Iterable[str], most: int = 6) -> str:
+    """Names for a sentence: all of a few; of many the first ones, and how many more there are."""
+    known = sorted(names)
+    more = f" and {len(known) - most} more" if len(known) > most + 1 else ""
+    return ", ".join(known[:most] if more else known) + more
+
+
 def require(module: str, extra: str) -> ModuleType:
     """The imported module, or an error that names the extra which brings it."""
     try:

@@ -36,6 +36,7 @@ def reproduce(
     Example: bathy reproduce figure-3 figure-4 --scale tiny
     """
     from bathy import console
+    from bathy.errors import some
     from bathy.lab import reproduce as lab
     from bathy.lab.reproduce.lab import Lab
     from bathy.lab.reproduce.publish import kept_runs
@@ -60,7 +61,7 @@ def reproduce(
         for verdict in verdicts:
             console.out.print(lab.line(verdict), markup=False)
         if place.missing:
-            console.out.print(f"  not finished, and left out: {', '.join(sorted(place.missing))}", markup=False)
+            console.out.print(f"  not finished, and left out: {some(place.missing)}", markup=False)
         if publish is not None:
             update(place.out, [name], publish)
     lab.check_patterns(place, items)

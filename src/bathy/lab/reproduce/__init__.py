@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bathy.errors import ConfigError, nearest, unknown
+from bathy.errors import ConfigError, nearest, some, unknown
 from bathy.files import origin
 from bathy.lab.claims import Verdict
 
@@ -72,7 +72,7 @@ def reproduce(name: str, lab: Lab, again: bool = False) -> list[Verdict]:
         measured = item.measure(lab)
         if lab.missing and not measured.numbers:
             raise ConfigError(
-                f"no run of {name} is finished ({', '.join(sorted(lab.missing))}); --train names the ones to train"
+                f"no run of {name} is finished ({some(lab.missing)}); --train names the ones to train"
             )
         folder.write_configs(place / "configs", lab)
         seconds = round(time.monotonic() - start, 1)
