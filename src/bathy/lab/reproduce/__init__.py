@@ -71,9 +71,7 @@ def reproduce(name: str, lab: Lab, again: bool = False) -> list[Verdict]:
         lab.forget()
         measured = item.measure(lab)
         if lab.missing and not measured.numbers:
-            raise ConfigError(
-                f"no run of {name} is finished ({some(lab.missing)}); --train names the ones to train"
-            )
+            raise ConfigError(f"no run of {name} is finished ({some(lab.missing)}); --train names the ones to train")
         folder.write_configs(place / "configs", lab)
         seconds = round(time.monotonic() - start, 1)
         made = origin(**settings) | {"command": lab.command(name), "seconds": seconds, "before": len(lab.before), **lab.facts}
