@@ -80,9 +80,16 @@ def test_without_a_chance_level_only_a_rise_stops() -> None:
 
 def test_a_validation_far_worse_than_guessing_stops_a_run_whose_training_loss_does_not_tell() -> None:
     watch = Divergence(ENTROPY, WARMUP)
-    found = {step: watch.validated(step, ENTROPY + 2, "") for step in range(100, 800, 100)}
-    assert [step for step, why in found.items() if why] == [600, 700]
+    found = {step: watch.validated(step, ENTROPY + 2, "") for step in range(100, 900, 100)}
+    assert [step for step, why in found.items() if why] == [600, 700, 800]
     assert "worse than guessing" in found[600]
+
+
+def test_a_slow_run_whose_validation_loss_is_lower_each_time_is_left_alone() -> None:
+    watch = Divergence(ENTROPY, 0)
+    slow = [watch.validated(step, ENTROPY + 5 - step / 400, "") for step in range(200, 1600, 200)]
+    stuck = [watch.validated(step, ENTROPY + 2, "") for step in range(1600, 2400, 200)]
+    assert not any(slow) and not any(stuck[:2]) and all(stuck[2:])
 
 
 def test_its_state_is_all_it_knows() -> None:

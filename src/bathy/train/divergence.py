@@ -39,6 +39,8 @@ class Divergence:
     """Last update at which the mean was near its lowest."""
     failing: int = 0
     """Update since which every validation has failed; 0: the last one did not."""
+    lowest_valid: float = float("inf")
+    """The lowest validation loss."""
 
     @property
     def rise(self) -> float:
@@ -71,9 +73,11 @@ class Divergence:
         """Take in a validation's loss and what the task found wrong with it; returns why the run should stop, or nothing.
 
         A stream that has collapsed may learn with dropout what it cannot do without: its training loss falls, and only the
-        validation shows that it is worse than guessing.
+        validation shows that it is worse than guessing. One that is worse than guessing and lower than ever is slow.
         """
-        if math.isfinite(self.chance) and not loss <= self.chance + RISE and not problem:
+        slow = loss < self.lowest_valid
+        self.lowest_valid = min(self.lowest_valid, loss)
+        if math.isfinite(self.chance) and not loss <= self.chance + RISE and not slow and not problem:
             problem = f"the validation loss, now {loss:.2f} nats, is worse than guessing ({self.chance:.2f})"
         failing = bool(problem) and step >= 2 * self.warmup
         self.failing = (self.failing or step) if failing else 0
@@ -87,5 +91,5 @@ class Divergence:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state; what an older version did not know yet stays as it is."""
-        for key in ("mean", "weight", "lowest", "high", "good", "failing"):
+        for key in ("mean", "weight", "lowest", "high", "good", "failing", "lowest_valid"):
             setattr(self, key, state.get(key, getattr(self, key)))
