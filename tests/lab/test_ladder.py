@@ -114,6 +114,10 @@ def test_a_ladder_grows_in_its_folder_and_is_resumed_from_what_is_published(toy_
     elsewhere = tmp_path / "elsewhere" / "mine"
     assert climb(elsewhere, "admin", "1e-3,2e-3") == ["admin 0.001", "admin 0.002", "post_ln 0.002", "pre_ln 0.001"]
     assert len([*elsewhere.glob("*/checkpoints")]) == 1, "three of the four came from the page's folder"
+    options = ["--depths", "1", "--schemes", "admin", "--rates", "1e-3", "--publish", str(document), "--set", "train.steps=4"]
+    refused = CliRunner().invoke(app, ["ladder", str(config), *options, "--out", str(tmp_path / "third" / "mine")])
+    assert "keeps runs that differ in more than their grid: train.steps (" in str(refused.exception)
+    assert not (tmp_path / "third").exists(), "nothing is trained that the page would take for its own"
     text = document.read_text()
     assert text == refreshed(document) and text.count("<!-- ladder: mine -->") == 1 and "![Best validation loss" in text
     assert {path.suffix for path in (tmp_path / "docs/mine").iterdir()} == {".csv", ".json", ".svg", ""}

@@ -172,7 +172,7 @@ def test_the_spread_of_gradients_is_of_all_attention_matrices() -> None:
     assert found["gradient.q"] == pytest.approx({"3": 0.01})
 
 
-def test_grid_counts_failures_and_wins_of_each_seed_that_is_whole() -> None:
+def grid_rows() -> list[Reading]:
     rows = []
     for seed, model, *values in (
         (1, "post_ln", (0.0, 2.0, 2.0), (5.0, 2.0, 2.0), (1.0, 1.0, 0.0), (0.0, 0.09, 1.0)),
@@ -183,6 +183,11 @@ def test_grid_counts_failures_and_wins_of_each_seed_that_is_whole() -> None:
         for beta2, *own in zip(grid.BETA2, *values, strict=True):
             named = zip(("learnt", "loss", "stopped", "gap"), own, strict=True)
             rows += [Reading(name, value, model=model, site=f"1e-3 {beta2}", seed=seed) for name, value in named]
+    return rows
+
+
+def test_grid_counts_failures_and_wins_of_each_seed_that_is_whole() -> None:
+    rows = grid_rows()
     expected = {
         "post_ln.failed": 1.0, "post_ln.ignoring": 1.0, "post_ln.stopped": 2.0, "post_ln.best_loss": 2.0, "post_ln.wins": 0.5,
         "pre_ln.failed": 0.0, "pre_ln.ignoring": 0.0, "pre_ln.stopped": 1.0, "pre_ln.best_loss": 1.0,
@@ -190,6 +195,12 @@ def test_grid_counts_failures_and_wins_of_each_seed_that_is_whole() -> None:
     }  # fmt: skip
     assert grid.numbers(rows, ["1e-3"]) == {name: {"1": value} for name, value in expected.items()}
     assert grid.numbers(rows, ["1e-3", "2e-3"]) == grid.numbers(rows, []) == {}
+
+
+def test_the_grids_picture_tells_failed_runs_and_those_that_ignore_their_source() -> None:
+    rows = [replace(row, value=0.0) if row.quantity == "stopped" else row for row in grid_rows()]
+    cells = grid.draw(Measured({}, rows)).to_dict()["data"]["values"]
+    assert [cell["text"] for cell in cells if cell["panel"] == "post_ln"] == ["failed", "2*", "2"]
 
 
 def test_seeds_are_averaged_place_by_place() -> None:

@@ -6,12 +6,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
 
 from bathy.files import read_json, write_json, write_text
 from bathy.lab.bench.postmortem.design import AS_WELL, CAUSES, PER_CAUSE, TRAINED
+from bathy.lab.claims.predicate import half_width
 from bathy.lab.reproduce.folder import judged, plain, read_numbers
 from bathy.lab.reproduce.publish import BLOCK, refreshed
 from bathy.lab.runs import read_run
@@ -259,6 +261,50 @@ def test_the_post_mortems_numbers_follow_from_its_rows() -> None:
 def test_the_benchmarks_in_the_docs_are_the_committed_numbers(page: str, rows: Callable[[], list[str]]) -> None:
     text = (PAGE.parent / page).read_text(encoding="utf-8")
     assert [row for row in rows() if row not in text] == []
+
+
+def numbers_of(item: str) -> dict[str, Any]:
+    return dict(read_numbers(PAGE.with_suffix("") / "small" / item)[0])
+
+
+def signed(value: float) -> str:
+    return f"{value:+.2f}".replace("-", "−")
+
+
+def headlines() -> list[str]:
+    """What the README says of trained models and of Figure 4, as the committed numbers have it."""
+    means = {
+        f"{item}.{name}": fmean(value.values()) if isinstance(value, dict) else value
+        for item in ("figure-1", "initialisations", "figure-4")
+        for name, value in numbers_of(item).items()
+    }
+    improved = [means[f"figure-1.{scheme}_18.improvement"] for scheme in ("post_ln", "pre_ln", "admin")]
+    short = [means[f"initialisations.{scheme}_18.improvement"] for scheme in ("rezero", "fixup", "admin")]
+    powers = [means[f"figure-4.{scheme}.exponent"] for scheme in ("post_ln", "pre_ln", "admin")]
+    loss, bleu = ([(fmean(values), half_width(values)) for values in differences(what)] for what in ("loss", "bleu"))
+    return [
+        f"Post-LN is {-improved[0]:.1f} nats worse than guessing",
+        f"Pre-LN ends {improved[1]:.2f} and Admin {improved[2]:.2f} nats better",
+        "lower by {:.3f} ± {:.3f}, {:.3f} ± {:.3f} and {:.3f} ± {:.3f} nats (95 %)".format(
+            *(x for mean, half in loss for x in (-mean, half))
+        ),
+        "apart by {} ± {}, {} ± {} and {} ± {},".format(*(x for mean, half in bleu for x in (signed(mean), f"{half:.2f}"))),
+        "as N^{:.2f} for Post-LN, N^{:.2f} for Pre-LN and N^{:.2f} for Admin".format(*powers),
+        "{:.2f} and {:.2f} nats below guessing against {:.2f}".format(*short),
+    ]
+
+
+def differences(what: str) -> list[list[float]]:
+    """Admin minus Pre-LN, seed by seed, at 6, 12 and 18 layers."""
+    found = numbers_of("table-2")
+    pairs = [(found[f"admin_{layers}.{what}"], found[f"pre_ln_{layers}.{what}"]) for layers in (6, 12, 18)]
+    return [[one[seed] - other[seed] for seed in one] for one, other in pairs]
+
+
+@pytest.mark.parametrize("sentence", headlines())
+def test_the_readme_says_what_the_files_say(sentence: str) -> None:
+    readme = " ".join((PAGE.parents[1] / "README.md").read_text(encoding="utf-8").split())
+    assert sentence in readme
 
 
 if __name__ == "__main__":

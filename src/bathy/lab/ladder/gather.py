@@ -7,10 +7,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from bathy.errors import ConfigError
 from bathy.files import read_json
 from bathy.lab.ladder.ladder import Ladder
 from bathy.lab.ladder.results import Row
-from bathy.lab.runs import ended, read_run
+from bathy.lab.runs import differences, ended, read_run
 from bathy.lab.sweep.grid import Point, changes
 from bathy.lab.sweep.results import rows as sweep_rows
 from bathy.lab.sweep.study import connect
@@ -31,8 +32,19 @@ def flat_rows(ladder: Ladder, storage: str = "") -> list[Row]:
 
 
 def restore(ladder: Ladder, kept: Path) -> None:
-    """Put the outcomes that are kept in a folder into the ladder's, where a run is not there: it is not trained again."""
-    for path in kept.glob(f"runs/*/{OUTCOME}"):
+    """Put the outcomes that are kept in a folder into the ladder's, where a run is not there: it is not trained again.
+
+    Outcomes of other settings, or of another text, are refused: the page that shows them would lose them.
+    """
+    axes = ladder.axes()
+    config = read_config(ladder.config, [*ladder.settings, *changes({key: words[0] for key, words in axes.items()})])
+    varied = {part for key in axes for part in key.split("+")}
+    found = {path: read_json(path) for path in sorted(kept.glob(f"runs/*/{OUTCOME}"))}
+    for path, outcome in found.items():
+        if changed := differences(config, outcome, varied):
+            what = f"{kept} keeps runs that differ in more than their grid: {', '.join(changed)} ({path.parent.name})"
+            raise ConfigError(f"{what}; choose a different page, or a different last part of --out {ladder.out}")
+    for path in found:
         target = ladder.out / path.parent.name / OUTCOME
         if not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)

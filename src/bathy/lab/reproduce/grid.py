@@ -75,7 +75,11 @@ def numbers(rows: Sequence[Reading], rates: Sequence[str], mark: str = "") -> di
 
 
 def _values(rows: Sequence[Reading], quantity: str) -> dict[tuple[str, str], float]:
-    return {(row.model, row.site): row.value for row in rows if FORMERLY.get(row.quantity, row.quantity) == quantity}
+    return {(row.model, row.site): row.value for row in rows if _quantity(row) == quantity}
+
+
+def _quantity(row: Reading) -> str:
+    return FORMERLY.get(row.quantity, row.quantity)
 
 
 def table(numbers: Mapping[str, Value]) -> Table:
@@ -101,13 +105,17 @@ def table(numbers: Mapping[str, Value]) -> Table:
 
 
 def draw(measured: Measured) -> Any:
-    """Three heat maps, means over seeds; failed: with one seed it hardly improved on guessing, or was stopped."""
+    """Three heat maps, means over seeds; failed: with one seed it hardly improved on guessing, or was stopped.
+
+    A * marks a mean source gap below USED, in a run that is not failed.
+    """
     cells = []
     for (scheme, site), rows in groups(measured.readings, "model", "site"):
-        improvement, loss, stopped = ([r.value for r in rows if r.quantity == q] for q in ("improvement", "loss", "stopped"))
-        state = "stopped" if min(improvement) < TRAINED or any(stopped) else "trained"
+        improvement, gap, stopped, loss = ([row.value for row in rows if _quantity(row) == name] for name in QUANTITIES)
         rate, beta2 = site.split()
-        cells.append({"scheme": scheme, "rate": rate, "beta2": beta2, "state": state, "loss": fmean(loss)})
+        state = "stopped" if min(improvement) < TRAINED or any(stopped) else "trained"
+        mark = "*" if gap and fmean(gap) < USED else ""
+        cells.append({"scheme": scheme, "rate": rate, "beta2": beta2, "state": state, "loss": fmean(loss), "mark": mark})
     axes = {key: tuple(dict.fromkeys(str(cell[key]) for cell in cells)) for key in ("scheme", "rate", "beta2")}
     return chart(cells, Grid(axes), "loss")
 

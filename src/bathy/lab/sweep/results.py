@@ -53,7 +53,8 @@ def show(found: Sequence[Row], title: str) -> None:
 def chart(found: Sequence[Row], grid: Grid, measure: str = "ppl") -> Any:
     """The measure over the last two axes (x the last), a panel for each combination of the others.
 
-    The better the lighter; a run that was stopped is a dark cell marked failed, as in Figure 10.
+    The better the lighter; a run that was stopped is a dark cell marked failed, as in Figure 10. A row's
+    `mark` stands behind its value.
     """
     alt: Any = require("altair", "clinic")
     require("vl_convert", "clinic")
@@ -95,7 +96,7 @@ def _cell(row: Row, measure: str, others: Sequence[str], y: str, x: str) -> Row:
     stopped, value = row["state"] == "stopped", row[measure]
     shown = None if stopped or value is None or not math.isfinite(value) else float(value)
     panel = ", ".join(str(row[name]) for name in others)
-    text = "failed" if shown is None else f"{shown:.3g}"
+    text = "failed" if shown is None else f"{shown:.3g}{row.get('mark', '')}"
     place = {"x": row[x], "y": row[y] if y else "", "panel": panel}
     return place | {"value": shown, "state": row["state"], "text": text}
 
