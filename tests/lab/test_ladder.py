@@ -110,9 +110,9 @@ def test_a_ladder_grows_in_its_folder_and_is_resumed_from_what_is_published(toy_
         return [f"{run['scheme']} {run['lr']:g}" for run in runs]
 
     assert climb(out, "pre_ln,admin", "1e-3") == ["pre_ln 0.001", "admin 0.001"]
-    assert climb(out, "post_ln", "2e-3") == ["post_ln 0.002", "admin 0.001", "pre_ln 0.001"]
+    assert climb(out, "post_ln", "2e-3") == ["post_ln 0.002", "pre_ln 0.001", "admin 0.001"]
     elsewhere = tmp_path / "elsewhere" / "mine"
-    assert climb(elsewhere, "admin", "1e-3,2e-3") == ["admin 0.001", "admin 0.002", "post_ln 0.002", "pre_ln 0.001"]
+    assert climb(elsewhere, "admin", "1e-3,2e-3") == ["post_ln 0.002", "pre_ln 0.001", "admin 0.001", "admin 0.002"]
     assert len([*elsewhere.glob("*/checkpoints")]) == 1, "three of the four came from the page's folder"
     options = ["--depths", "1", "--schemes", "admin", "--rates", "1e-3", "--publish", str(document), "--set", "train.steps=4"]
     refused = CliRunner().invoke(app, ["ladder", str(config), *options, "--out", str(tmp_path / "third" / "mine")])

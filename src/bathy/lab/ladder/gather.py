@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from bathy.core.schemes import SCHEMES
 from bathy.errors import ConfigError
 from bathy.files import read_json
 from bathy.lab.ladder.ladder import Ladder
@@ -21,11 +22,14 @@ OUTCOME = "outcome.json"
 
 
 def flat_rows(ladder: Ladder, storage: str = "") -> list[Row]:
-    """One row for each run in the ladder's folder, of this grid or another, and each that is known only to its storage."""
+    """One row for each run in the ladder's folder, of this grid or another, and each that is known only to its storage.
+
+    Schemes come in the order of their table, whichever the last command named.
+    """
     axes = ladder.axes()
     here = [row for path in sorted(ladder.out.glob(f"*/{OUTCOME}")) if (row := _ended(ladder, [*axes], path.parent))]
     found = {_place(row): row for row in [*_elsewhere(ladder, storage, [*axes]), *here]}
-    order = {scheme: place for place, scheme in enumerate(ladder.schemes)}
+    order = {scheme: place for place, scheme in enumerate(SCHEMES)}
     return sorted(
         found.values(), key=lambda r: (r["layers"], order.get(r["scheme"], len(order)), r["scheme"], r["lr"], r["seed"])
     )
