@@ -2,16 +2,18 @@
 """float16's rules, and where an overflow began."""
 
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import tiny
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bathy import Transformer
 from bathy.errors import TrainingError
 from bathy.kernels.cross_entropy import cross_entropy
 from bathy.train.overflow import first_overflow
-from bathy.train.precision import Precision
+from bathy.train.precision import PRODUCTS, Precision
 from bathy.train.world import CPU
 
 
@@ -88,3 +90,25 @@ def test_float16_on_a_cpu_multiplies_as_a_gpu_does(dropout: float) -> None:
             loss.backward()
         grads.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
     assert grads[0].isfinite().all() and (grads[0] - grads[1]).norm() < 0.01 * grads[1].norm()
+
+
+class Multiplied(TorchDispatchMode):
+    """What matrices are multiplied in."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket in PRODUCTS:
+            self.seen.add(args[0].dtype)
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("name", ["float32", "float64", "bfloat16", "float16"])
+def test_the_peak_is_of_the_format_that_products_run_in(name: str) -> None:
+    precision = Precision(name, CPU)
+    layer, x = torch.nn.Linear(4, 4).to(precision.dtype), torch.ones(2, 4, dtype=precision.dtype)
+    with Multiplied() as products, precision.products(), precision.autocast():
+        layer(x)
+    assert products.seen == {precision.product_dtype}

@@ -53,6 +53,13 @@ class Precision:
         """What weights are kept in."""
         return torch.float64 if self.name == "float64" else torch.float32
 
+    @property
+    def product_dtype(self) -> torch.dtype:
+        """What matrix products are computed in: the format itself, but for float16 on a CPU."""
+        if self.name == "float16" and self.device.type == "cpu":
+            return torch.float32
+        return HALVES.get(self.name, self.dtype)
+
     def autocast(self) -> AbstractContextManager[Any]:
         """Where matrix products run in the half format."""
         if self.name not in HALVES:
