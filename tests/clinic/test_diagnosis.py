@@ -257,6 +257,12 @@ def test_tokens_that_have_become_alike_are_found_in_any_stack(rows: list[Reading
     assert (found and found.site) == where
 
 
+@pytest.mark.parametrize(("omega", "stack", "way_out"), [(2.5, "s", "Pre-LN"), (1.0, "s", "Admin"), (2.5, "other", "Admin")])
+def test_a_collapsed_stack_that_has_omega_is_not_advised_to_take_admin(omega: float, stack: str, way_out: str) -> None:
+    rows = [*variances({0: [0.5, 1e-6]}), Reading("omega", omega, stack=stack)]
+    assert f"or {way_out} (" in rules.RULES["collapse"].look(rows).advice
+
+
 def test_a_regression_model_that_returns_one_value_is_found() -> None:
     torch.manual_seed(0)
     body = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True), 2)

@@ -13,7 +13,7 @@ from bathy.cli.options import output_folder
 def reproduce(
     items: Annotated[list[str] | None, typer.Argument(help="Figures and tables; --list names all.")] = None,
     scale: Annotated[
-        str, typer.Option(help="tiny (minutes, toy corpus), small (hours, Multi30k), medium (a day, Europarl) or paper (GPUs).")
+        str, typer.Option(help="tiny (minutes, toy corpus), small (hours, Multi30k), medium (hours, Europarl) or paper (GPUs).")
     ] = "tiny",
     data: Annotated[Path | None, typer.Option(help="Folder of raw or prepared text; tiny makes its own.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of what is trained.")] = 1,

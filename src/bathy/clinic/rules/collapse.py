@@ -44,7 +44,7 @@ def collapse(rows: Sequence[Reading]) -> Finding | None:
         if not lowest or len(lowest) < len(wanted) or not all(row.value < ALIKE for row in lowest):
             continue
         if not entry or lowest[-1].value < KEPT * entry[0]:
-            return _collapsed(stack, lowest[-1], entry, own)
+            return _collapsed(stack, lowest[-1], entry, own, _steadier(rows, stack))
     return _same_output(rows)
 
 
@@ -54,7 +54,7 @@ def _deciding(rows: Sequence[Reading], quantity: str) -> list[int]:
     return steps if len(steps) == 1 else steps[-2:] if len(steps) > 1 and steps[-2] >= SETTLED else []
 
 
-def _collapsed(stack: str, least: Reading, entry: list[float], own: Sequence[Reading]) -> Finding:
+def _collapsed(stack: str, least: Reading, entry: list[float], own: Sequence[Reading], steadier: str) -> Finding:
     """The finding: where the variance is lowest, what it was at the input, and across which site it fell most."""
     down = sorted(select(own, step=least.step), key=lambda row: row.index)
     before = [entry[0] if entry else down[0].value, *(row.value for row in down)]
@@ -68,11 +68,16 @@ def _collapsed(stack: str, least: Reading, entry: list[float], own: Sequence[Rea
         "collapse", "serious", f"all tokens leave the {stack} alike", tuple(evidence),
         "The stack no longer passes on its input, so the model can only learn averages: the loss settles at what guessing by "
         "frequency gives.",
-        "Restart with a lower learning rate, a longer warm-up, or Admin (bathy.stabilise_). A collapsed "
-        "stack gets almost no gradient "
-        "to recover with.",
+        f"Restart with {steadier}. A collapsed stack gets almost no gradient to recover with.",
         site=where.site,
     )  # fmt: skip
+
+
+def _steadier(rows: Sequence[Reading], stack: str) -> str:
+    """What keeps a stack from collapsing; Admin is no way out for one that has its ω already."""
+    has_omega = any(row.value != 1 for row in at_last(rows, "omega") if row.stack == stack)
+    scheme = "Pre-LN (Admin's ω is there, and did not suffice)" if has_omega else "Admin (scheme 'admin', or bathy.stabilise_)"
+    return f"a lower learning rate, a longer warm-up, or {scheme}"
 
 
 def _same_output(rows: Sequence[Reading]) -> Finding | None:
@@ -115,9 +120,7 @@ def dead_encoder(rows: Sequence[Reading]) -> Finding | None:
     return Finding(
         "dead_encoder", "serious", "the encoder is dead while the loss falls", evidence,
         "All tokens leave the encoder alike, so the decoder has become a language model of the target.",
-        "Restart with a stable encoder (scheme 'admin', or pre_ln), a lower learning rate or a longer "
-        "warm-up. A collapsed encoder "
-        "gets no gradient to recover with.",
+        f"Restart with {_steadier(rows, 'encoder')}. A collapsed encoder gets no gradient to recover with.",
         site="encoder",
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Scales: how large an item is measured: tiny in minutes, small in hours, medium in a day; paper is the published recipe."""
+"""Scales: how large an item is measured: tiny in minutes, small in hours, medium in hours too; paper is the published recipe."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ SCALES: dict[str, Scale] = {
     ),
     "medium": Scale(
         "medium",
-        "a day on two cores, Europarl",
+        "an hour on two cores for each seed, Europarl",
         dict.fromkeys(("iwslt", "ende", "enfr"), "medium"),
         SMALL_SHAPE,
         data="Europarl: a folder of raw text (train.de, train.en, valid.de, test.de …) or a prepared one",
