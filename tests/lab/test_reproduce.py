@@ -285,6 +285,15 @@ def test_a_reason_belongs_to_a_claim_and_stands_beside_what_is_not_reproduced(tm
     assert REASONS["admin-vanishes-too"] in row and summary(document).count(REASONS["admin-vanishes-too"]) == 1
 
 
+def test_the_summary_has_smaller_scales_first_and_items_as_they_are_listed(tmp_path: Path) -> None:
+    places = ["tiny/figure-4", "small/figure-3", "small/figure-10", "small/warmup", "medium/europarl", "mine/figure-1"]
+    for place in reversed(places):
+        write(tmp_path / "results" / place, plain(), Measured(), ORIGIN)
+    rows = [line.split(" | ") for line in summary(tmp_path / "results.md").splitlines()[2:]]
+    seen = [f"{row[4]}/{row[0].partition('[`')[2].partition('`')[0]}" for row in rows]
+    assert list(dict.fromkeys(seen)) == places
+
+
 def test_a_published_run_is_not_trained_again(lab: Lab, tmp_path: Path) -> None:
     document, results, spec = tmp_path / "results.md", tmp_path / "work/tiny", Spec("post_ln_6", "post_ln", 6)
     document.write_text("# Results\n")

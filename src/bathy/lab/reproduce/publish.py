@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bathy.files import write_text
-from bathy.lab.reproduce import find_item
+from bathy.lab.reproduce import PLACES, find_item
 from bathy.lab.reproduce.folder import MARK, judged, page, read_numbers
 from bathy.lab.reproduce.item import Table
 from bathy.lab.reproduce.reasons import reason
+from bathy.lab.reproduce.scale import SCALES
 
 SMALL = ("numbers.json", "verdicts.json", "figure.svg")
 """What is copied besides the configs; readings stay behind."""
@@ -75,7 +76,7 @@ def refreshed(document: Path) -> str:
 def summary(document: Path) -> str:
     """The claims of every result on the page: verdict, by how much each holds, how many seeds say so, why one does not."""
     rows = []
-    for folder in sorted(path.parent for path in document.with_suffix("").glob("*/*/numbers.json")):
+    for folder in sorted((path.parent for path in document.with_suffix("").glob("*/*/numbers.json")), key=_order):
         for verdict in judged(folder.name, read_numbers(folder)[0]):
             checks = verdict.checks if verdict.answer == "not decidable" else verdict.deciding
             effect = "; ".join(f"`{check.predicate}`: {check.margin}" for check in checks)
@@ -93,6 +94,16 @@ def summary(document: Path) -> str:
             )
     heads = ["claim", "verdict", "margin by which it holds (negative: does not)", "seeds", "scale", "why it differs"]
     return Table(heads, rows).markdown()
+
+
+def _order(folder: Path) -> tuple[int, int, str]:
+    """Smaller scales first, and a scale's items as `--list` has them; what is in neither comes last."""
+    return _place_in(SCALES, folder.parent.name), _place_in(PLACES, folder.name), str(folder)
+
+
+def _place_in(table: Iterable[str], name: str) -> int:
+    known = list(table)
+    return known.index(name) if name in known else len(known)
 
 
 def anchor(title: str) -> str:

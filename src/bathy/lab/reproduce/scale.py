@@ -1,4 +1,4 @@
-"""Scales: how large an item is measured: tiny in minutes, small in hours, medium in hours too; paper is the published recipe."""
+"""Scales: how large an item is measured: tiny in minutes, small and medium in hours; paper is the published recipe."""
 
 from __future__ import annotations
 
