@@ -72,7 +72,7 @@ def test_the_scheme_of_contributing_works() -> None:
 
 def test_the_documentation_builds_strictly(tmp_path: Path) -> None:
     """No broken link, no page that the navigation forgets, no name that the API reference cannot find."""
-    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     quiet = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     result = subprocess.run(build, cwd=ROOT, env=quiet, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
