@@ -281,15 +281,26 @@ def test_a_reason_belongs_to_a_claim_and_stands_beside_what_is_not_reproduced(tm
     assert not REASONS.keys() - CLAIMS.keys()
     document, measured = tmp_path / "results.md", Measured({"admin.decoder": 0.5, "seeds": 8.0})
     write(tmp_path / "results/small/figure-3", plain(), measured, ORIGIN)
-    (row,) = [line for line in summary(document).splitlines() if "not reproduced" in line]
+    (row,) = [line for line in summary(document).splitlines() if "✘ not reproduced" in line]
     assert REASONS["admin-vanishes-too"] in row and summary(document).count(REASONS["admin-vanishes-too"]) == 1
+
+
+def test_the_summary_counts_verdicts_and_shows_what_is_nearest_to_failing(tmp_path: Path) -> None:
+    ends = {"encoder": 3.0, "decoder": 2.0}
+    numbers: dict[str, Any] = {f"{run}.{end}": value for run in ("pre_ln", "hybrid") for end, value in ends.items()}
+    numbers |= {"post_ln.decoder": 0.01, "post_ln.encoder": 0.4, "seeds": 8.0}
+    write(tmp_path / "results/small/figure-3", plain(), Measured(numbers), ORIGIN)
+    text = summary(tmp_path / "results.md")
+    claims = [claim for claim in CLAIMS.values() if claim.item == "figure-3"]
+    assert text.startswith(f"{len(claims)} claims: 1 reproduced, 0 not reproduced, {len(claims) - 1} not decidable.")
+    assert "`post_ln.decoder < 0.1`: 0.09; and 5 more" in text
 
 
 def test_the_summary_has_smaller_scales_first_and_items_as_they_are_listed(tmp_path: Path) -> None:
     places = ["tiny/figure-4", "small/figure-3", "small/figure-10", "small/warmup", "medium/europarl", "mine/figure-1"]
     for place in reversed(places):
         write(tmp_path / "results" / place, plain(), Measured(), ORIGIN)
-    rows = [line.split(" | ") for line in summary(tmp_path / "results.md").splitlines()[2:]]
+    rows = [line.split(" | ") for line in summary(tmp_path / "results.md").splitlines()[4:]]
     seen = [f"{row[4]}/{row[0].partition('[`')[2].partition('`')[0]}" for row in rows]
     assert list(dict.fromkeys(seen)) == places
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
-from collections.abc import Iterable
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bathy.files import write_text
+from bathy.lab.claims.predicate import Checked
 from bathy.lab.reproduce import PLACES, find_item
 from bathy.lab.reproduce.folder import MARK, judged, page, read_numbers
 from bathy.lab.reproduce.item import Table
@@ -20,6 +24,8 @@ RUNS = ("outcome.json", "bleu_*.json", "*.hyp", "*.readings.jsonl")
 """What is copied of a run, so that it need not be trained again where only that is asked for, nor translate again."""
 LARGEST = 800_000
 """Bytes of a file that is copied at most: a figure with thousands of marks stays behind."""
+MOST_CHECKS = 3
+"""Predicates of a claim that the summary shows at most."""
 SUMMARY = re.compile(r"(<!-- summary -->\n).*?(<!-- end of summary -->)", re.S)
 BLOCK = re.compile(r"(<!-- result: (\S+) -->\n).*?(<!-- end of result -->)", re.S)
 
@@ -75,25 +81,33 @@ def refreshed(document: Path) -> str:
 
 def summary(document: Path) -> str:
     """The claims of every result on the page: verdict, by how much each holds, how many seeds say so, why one does not."""
-    rows = []
+    rows, answers = [], Counter[str]()
     for folder in sorted((path.parent for path in document.with_suffix("").glob("*/*/numbers.json")), key=_order):
         for verdict in judged(folder.name, read_numbers(folder)[0]):
-            checks = verdict.checks if verdict.answer == "not decidable" else verdict.deciding
-            effect = "; ".join(f"`{check.predicate}`: {check.margin}" for check in checks)
+            answers[verdict.answer] += 1
             seeds = f"{verdict.seeds} of {verdict.claim.seeds}" if verdict.seeds < verdict.claim.seeds else str(verdict.seeds)
             place = f"{verdict.claim.place}; [`{folder.name}`](#{anchor(find_item(folder.name).title)})"
             rows.append(
                 [
                     f"{verdict.claim.says} ({place})",
                     f"{MARK[verdict.answer]} {verdict.answer}",
-                    effect,
+                    _effect(verdict.deciding),
                     seeds,
                     folder.parent.name,
                     reason(verdict.claim.id) if verdict.answer == "not reproduced" else "",
                 ]
             )
     heads = ["claim", "verdict", "margin by which it holds (negative: does not)", "seeds", "scale", "why it differs"]
-    return Table(heads, rows).markdown()
+    counts = ", ".join(f"{answers[answer]} {answer}" for answer in MARK)
+    return f"{sum(answers.values())} claims: {counts}.\n\n{Table(heads, rows).markdown()}"
+
+
+def _effect(checks: Sequence[Checked]) -> str:
+    """Up to three predicates with their margins; of more, the one that is nearest to failing, or fails by most."""
+    nearest = min(checks, key=lambda check: statistics.fmean(check.margins) if check.margins else -math.inf)
+    shown = checks if len(checks) <= MOST_CHECKS else [nearest]
+    more = f"; and {len(checks) - len(shown)} more" if len(shown) < len(checks) else ""
+    return "; ".join(f"`{check.predicate}`: {check.margin}" for check in shown) + more
 
 
 def _order(folder: Path) -> tuple[int, int, str]:
