@@ -39,7 +39,7 @@ PLACES: dict[str, str] = {
     "table-3": "quality.TABLE_3",
     "table-4": "quality.TABLE_4",
     "europarl": "quality.EUROPARL",
-    "half-rate": "quality.HALF_RATE",
+    "europarl-admin": "quality.EUROPARL_ADMIN",
     "warmup": "variants.WARMUP",
     "initialisations": "variants.INITIALISATIONS",
     "rescaled": "variants.RESCALED",
