@@ -56,11 +56,12 @@ def europarl_admin(lab: Lab) -> Measured:
     """Europarl's Pre-LN and Admin, and Admin with one thing changed that may have failed it."""
     lr = recipe(lab.scale.configs["ende"]).optim.lr
     changed = {
-        "float32": "train.precision=float32",
-        "half_rate": f"optim.lr={lr / 2:g}",
-        "quarter_rate": f"optim.lr={lr / 4:g}",
+        "float32": ("train.precision=float32",),
+        "half_rate": (f"optim.lr={lr / 2:g}",),
+        "half_rate_to_the_end": (f"optim.lr={lr / 2:g}", "train.on_divergence=continue"),
+        "quarter_rate": (f"optim.lr={lr / 4:g}",),
     }
-    runs = [Spec(f"admin_18_{name}", "admin", 18, (change,)) for name, change in changed.items()]
+    runs = [Spec(f"admin_18_{name}", "admin", 18, changes) for name, changes in changed.items()]
     return lab.train_all([*stack(("pre_ln", "admin"), 18), *runs])
 
 
@@ -111,6 +112,7 @@ def tabulated_europarl_admin(numbers: Mapping[str, Value]) -> Table:
             "admin_18": "the recipe",
             "admin_18_float32": "float32 instead of bfloat16",
             "admin_18_half_rate": "half the learning rate",
+            "admin_18_half_rate_to_the_end": "half the learning rate, not stopped",
             "admin_18_quarter_rate": "a quarter of it",
         }.items()
     ]
