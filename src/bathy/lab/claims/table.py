@@ -305,7 +305,7 @@ QUALITY = [
             "post_ln_18.improvement < 0.1",
             "pre_ln_18.improvement >= 1.0",
             "admin_18.improvement >= 1.0",
-            # The last two were added after Admin's runs: both had improved by 2.1 nats when they were stopped for a dead encoder.
+            # These two were added after Admin's runs, which had improved by 2.1 nats when they were stopped for a dead encoder.
             "pre_ln_18.stopped <= 0",
             "admin_18.stopped <= 0",
         ),
