@@ -30,6 +30,7 @@ from bathy.tasks.translation.data import read_manifest
 
 SHAPE = {"width": 16, "ffn": 16, "heads": 2}
 FINISH = Lab.finish
+WITHOUT_CLAIMS = ("batch", "depth", "europarl-admin", "multi30k", "multi30k-deep", "recipe")
 SIZES: dict[str, Any] = {"shape": SHAPE, "draws": 2, "tokens": 64, "deepest": 4, "depths": (1, 2, 18)}
 
 
@@ -105,7 +106,7 @@ def test_an_item_gathers_every_number_that_its_claims_need(name: str, lab: Lab) 
     measured = item.measure(lab)
     numbers = measured.numbers
     needed = {number for claim in CLAIMS.values() if claim.item == name for number in claim.needs}
-    assert needed <= numbers.keys() and (needed or name in ("depth", "europarl-admin", "multi30k", "multi30k-deep", "recipe"))
+    assert needed <= numbers.keys() and (needed or name in WITHOUT_CLAIMS)
     assert item.draw is None or item.draw(measured).to_dict()["$schema"]
     assert item.name == name and all(len(row) == len(item.table(numbers).columns) for row in item.table(numbers).rows)
 
@@ -125,7 +126,15 @@ def test_an_item_says_what_it_needs(name: str) -> None:
         "rescaled",
         "depth",
         "recipe",
+        "batch",
     )
+
+
+def test_a_larger_batch_is_held_against_what_the_recipe_reaches_in_its_time(lab: Lab) -> None:
+    numbers = reproduce.find_item("batch").measure(lab).numbers
+    plain = Outcome(2.0, math.exp(2), curve=[(10, 5.0), (20, 2.0)], updates=20, seconds=40.0)
+    assert [tuning._loss_after(plain, seconds) for seconds in (20.0, 30.0, 40.0, 99.0)] == [5.0, 3.5, 2.0, 2.0]
+    assert len({name.rpartition(".")[0] for name in numbers}) == 6
 
 
 def test_the_recipe_is_the_first_within_a_tie_of_the_best() -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 PLACES: dict[str, str] = {
     "recipe": "tuning.RECIPE",
+    "batch": "tuning.BATCH",
     "figure-1": "curves.FIGURE_1",
     "figure-3": "gradients.FIGURE_3",
     "figure-4": "stability.FIGURE_4",
