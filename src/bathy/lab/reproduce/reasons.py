@@ -24,8 +24,8 @@ REASONS: dict[str, str] = {
     "other-initialisations-fail": "ReZero and FixUp train at width 64 without an overflow; larger widths were not examined.",
     "dropout-and-half-precision-to-blame": "ReZero and FixUp train with both, so there is no failure to explain.",
     "rescaled-less-stable-in-half": "Neither form overflows at 6 layers and width 64.",
-    "larger-post-ln-fails": "Post-LN fails and Pre-LN trains, but Admin's encoder collapses at the recipe's rate and at half of "
-    "it; at a quarter it does not, nor on Multi30k. Which of text, length and width matters was not examined.",
+    "larger-post-ln-fails": "Post-LN fails and Pre-LN trains, but Admin's encoder collapses at the recipe's rate and at half "
+    "of it; at a quarter it does not, nor on Multi30k. Which of text, length and width matters was not examined.",
     "larger-admin-ends-lower": "Admin's encoder collapses: see the claim above.",
     "rezero-loses": "Post-LN, which the claim compares with, is 3.8 BLEU behind ReZero at this width; behind Pre-LN and Admin, "
     "ReZero loses 0.5 to 0.7.",
