@@ -76,8 +76,8 @@ def _collapsed(stack: str, least: Reading, entry: list[float], own: Sequence[Rea
 def _steadier(rows: Sequence[Reading], stack: str) -> str:
     """What keeps a stack from collapsing; Admin is no way out for one that has its ω already."""
     has_omega = any(row.value != 1 for row in at_last(rows, "omega") if row.stack == stack)
-    scheme = "Pre-LN (Admin's ω is there, and did not suffice)" if has_omega else "Admin (scheme 'admin', or bathy.stabilise_)"
-    return f"a lower learning rate, a longer warm-up, or {scheme}"
+    other = "Pre-LN (Admin's ω is there, and did not suffice)" if has_omega else "Admin (scheme 'admin', or bathy.stabilise_)"
+    return f"a lower learning rate, a longer warm-up, or {other}"
 
 
 def _same_output(rows: Sequence[Reading]) -> Finding | None:
