@@ -10,9 +10,11 @@ run gives more for its time if its validation loss is below that of the recipe's
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy
 
+from bathy.clinic.readings import Reading
 from bathy.lab.reproduce.item import Item, Measured, Needs, Table, Value, shown
 from bathy.lab.reproduce.lab import Lab
 from bathy.lab.reproduce.recipes import recipe
@@ -102,6 +104,17 @@ def batch_table(numbers: Mapping[str, Value]) -> Table:
     return Table(["6-layer Post-LN", "updates", "seconds", "validation loss", "against the first after as many seconds"], rows)
 
 
+def batch_draw(measured: Measured) -> Any:
+    """Validation loss against seconds."""
+
+    def seconds(reading: Reading) -> float:
+        whole, updates = (measured.numbers[f"{reading.model}.{what}"] for what in ("seconds", "updates"))
+        assert isinstance(whole, dict) and isinstance(updates, dict)
+        return reading.step / updates[str(reading.seed)] * whole[str(reading.seed)]
+
+    return draw(measured, "seconds", seconds)
+
+
 def table(numbers: Mapping[str, Value]) -> Table:
     """One row per run."""
     runs = list(dict.fromkeys(name.rpartition(".")[0] for name in numbers))
@@ -133,5 +146,5 @@ BATCH = Item(
     {"tiny": Needs("toy corpus", 0.3, 1.0), "small": Needs("Multi30k", 1.0, 1.5)},
     batch_measure,
     batch_table,
-    draw,
+    batch_draw,
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 from bathy.clinic.examination import study
 from bathy.clinic.exams.gradients import gradients
-from bathy.clinic.readings import select
+from bathy.clinic.readings import Reading, select
 from bathy.errors import require
 from bathy.lab.reproduce.gradients import first_to_last
 from bathy.lab.reproduce.item import Item, Measured, Needs, Table, Value, shown
@@ -97,17 +97,16 @@ def make_table(said: Mapping[str, str], *names: str) -> Callable[[Mapping[str, V
     return table
 
 
-def draw(measured: Measured) -> Any:
-    """Validation loss against updates, one line per run; dashed where it may lie upon another one."""
+def draw(measured: Measured, against: str = "updates", at: Callable[[Reading], float] = lambda reading: reading.step) -> Any:
+    """Validation loss against updates, or what `at` makes of a reading; one line per run, dashed where one may hide another."""
     alt: Any = require("altair", "clinic")
 
-    rows = [
-        {"run": r.model, "step": r.step, "loss": r.value, "seed": r.seed} for r in measured.readings if r.quantity == "loss"
-    ]
+    losses = [reading for reading in measured.readings if reading.quantity == "loss"]
+    rows = [{"run": r.model, "at": at(r), "loss": r.value, "seed": r.seed} for r in losses]
     chart = alt.Chart(alt.Data(values=rows)).mark_line(point=alt.OverlayMarkDef(size=12))
     names = list(dict.fromkeys(row["run"] for row in rows))
     lines = chart.encode(
-        x=alt.X("step:Q", title="updates"),
+        x=alt.X("at:Q", title=against),
         y=alt.Y("loss:Q", title="validation loss, nats", scale=alt.Scale(zero=False)),
         color=alt.Color("run:N", title=None, sort=names),
         strokeDash=alt.StrokeDash("run:N", legend=None, sort=names, scale=alt.Scale(range=[[1, 0], [4, 4]])),
