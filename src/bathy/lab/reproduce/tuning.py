@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy
+import numpy as np
 
 from bathy.clinic.readings import Reading
 from bathy.lab.reproduce.item import Item, Measured, Needs, Table, Value, shown
@@ -61,8 +61,8 @@ def _mean(value: Value) -> float:
 
 def batch_runs(lab: Lab) -> list[Spec]:
     """The recipe on 6-layer Post-LN; two and four times its batch, at its rate and at one that grows as √batch; bfloat16."""
-    tokens, (steps, warmup) = recipe(lab.scale.configs["ende"]).train.tokens, lab.full_length()
-    lr = recipe(lab.scale.configs["ende"]).optim.lr
+    plain = recipe(lab.scale.configs["ende"])
+    lr, warmup, steps, tokens = plain.optim.lr, plain.optim.warmup, plain.train.steps, plain.train.tokens
     kinds = [(1, lr, "float32"), (1, lr, "bfloat16")]
     kinds += [(times, rate, "float32") for times in (2, 4) for rate in (lr, lr * times**0.5)]
     runs = []
@@ -93,14 +93,13 @@ def batch_measure(lab: Lab) -> Measured:
 def _loss_after(outcome: Outcome, seconds: float) -> float:
     """A run's validation loss after so many seconds, between its validations on a line; its last loss beyond its end."""
     steps, losses = zip(*outcome.curve, strict=True)
-    return float(numpy.interp(seconds / outcome.seconds * outcome.updates, steps, losses))
+    return float(np.interp(seconds / outcome.seconds * outcome.updates, steps, losses))
 
 
 def batch_table(numbers: Mapping[str, Value]) -> Table:
     """One row per run."""
-    runs = list(dict.fromkeys(name.rpartition(".")[0] for name in numbers))
     what = ("updates", "seconds", "loss", "against")
-    rows = [[f"`{run}`", *(shown(numbers, f"{run}.{name}", 4) for name in what)] for run in runs]
+    rows = [[f"`{run}`", *(shown(numbers, f"{run}.{name}", 4) for name in what)] for run in _runs(numbers)]
     return Table(["6-layer Post-LN", "updates", "seconds", "validation loss", "against the first after as many seconds"], rows)
 
 
@@ -117,16 +116,20 @@ def batch_draw(measured: Measured) -> Any:
 
 def table(numbers: Mapping[str, Value]) -> Table:
     """One row per run."""
-    runs = list(dict.fromkeys(name.rpartition(".")[0] for name in numbers))
     rows = [
         [
             f"`{run}`",
             *(shown(numbers, f"{run}.{name}", 4) for name in ("loss", "ppl")),
             "chosen" if numbers.get(f"{run}.chosen") else "",
         ]
-        for run in runs
+        for run in _runs(numbers)
     ]
     return Table(["6-layer Post-LN", "validation loss", "ppl", ""], rows)
+
+
+def _runs(numbers: Mapping[str, Value]) -> list[str]:
+    """The runs that numbers are of; a run's name may have a dot, in its rate."""
+    return list(dict.fromkeys(name.rpartition(".")[0] for name in numbers))
 
 
 RECIPE = Item(
